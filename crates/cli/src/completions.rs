@@ -1,4 +1,4 @@
-//! `squall completions` and `squall man`: what an installation adds to a shell and to `man`.
+//! `squall completions` and `squall man`: shell completions and man pages for an installation.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use squall_yard::error::{Result, context};
 
 use crate::output::say;
 
-/// Print the completions of a shell, to be loaded by it
+/// Print the completions for a shell
 ///
 /// For bash: squall completions bash > ~/.local/share/bash-completion/completions/squall
 #[derive(Args, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Completions {
     shell: Shell,
 }
 
-/// Print the man page, or write a page for each command into a folder
+/// Print the man page, or write a page for each command to a folder
 #[derive(Args, Debug)]
 pub(crate) struct Manual {
     /// An existing folder, such as ~/.local/share/man/man1
@@ -35,7 +35,7 @@ pub(crate) fn completions(args: &Completions, mut command: clap::Command) -> Res
     Ok(())
 }
 
-/// Prints the page of the whole, or writes all pages.
+/// Prints the main page, or writes all pages.
 ///
 /// # Errors
 /// A page cannot be written.

@@ -1,4 +1,4 @@
-//! The kernels of packet protection as a user names them, and what `SQUALL_CPU` asks for.
+//! The kernels of packet protection as a user names them, and the one that `SQUALL_CPU` asks for.
 
 use squall_protect::{
     HeaderKey, HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, PacketKey, Suite,
@@ -21,9 +21,9 @@ pub(crate) fn suite_name(suite: Suite) -> &'static str {
     }
 }
 
-/// Keys for a measurement; `None` where the CPU lacks the kernel or the kernel lacks the suite.
+/// Keys for a measurement; `None` if the CPU lacks the kernel or the kernel lacks the suite.
 pub(crate) fn keys(suite: Suite, kind: KernelKind) -> Option<Keys> {
-    // What the bytes are does not matter to a kernel: it takes the same time for all.
+    // The values of the bytes do not matter to a kernel: it takes the same time for all.
     let key = [0x5a; 32];
     let key = key.get(..suite.key_len())?;
     let packet = KeyMaterial::new(suite, key, &[7; 12])?;
@@ -34,18 +34,18 @@ pub(crate) fn keys(suite: Suite, kind: KernelKind) -> Option<Keys> {
     })
 }
 
-/// The kernels that can run a suite here, the slowest first.
+/// The kernels that can run a suite here, slowest first.
 pub(crate) fn able(suite: Suite) -> Vec<KernelKind> {
     let mut able = kernels_available();
     able.retain(|kind| kind.has(suite));
     able
 }
 
-/// The kernel of a name, for a suite.
+/// The kernel with this name, for a suite.
 ///
 /// # Errors
-/// There is none of that name, or this CPU cannot run it, or it does not have the suite; the line
-/// lists those that would do.
+/// There is none of that name, this CPU cannot run it, or it does not support the suite; the error
+/// lists those that would work.
 pub(crate) fn named(name: &str, suite: Suite) -> Result<KernelKind> {
     let able = able(suite);
     let wanted = |kind: &KernelKind| kind.name().eq_ignore_ascii_case(name);
@@ -66,13 +66,13 @@ pub(crate) fn named(name: &str, suite: Suite) -> Result<KernelKind> {
     )))
 }
 
-/// Names in a row, such as `portable, vaes256`.
+/// Names in a list, such as `portable, vaes256`.
 pub(crate) fn names(kinds: &[KernelKind]) -> String {
     let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
     names.join(", ")
 }
 
-/// What `SQUALL_CPU` asks for, and what came of it.
+/// The kernel that `SQUALL_CPU` asks for, and whether it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     /// Not set, or empty.
@@ -81,7 +81,7 @@ pub(crate) enum Wish {
     Followed(KernelKind),
     /// A kernel that this CPU cannot run.
     Unavailable(String),
-    /// No kernel's name.
+    /// Not the name of a kernel.
     Unknown(String),
 }
 
@@ -92,7 +92,7 @@ impl Wish {
         Self::of(&value.to_string_lossy(), &kernels_available())
     }
 
-    /// The library takes names as they are written: `VAES256` is unknown to it.
+    /// The library takes names literally: `VAES256` is unknown to it.
     fn of(value: &str, available: &[KernelKind]) -> Self {
         let of_name =
             |kinds: &[KernelKind]| kinds.iter().copied().find(|kind| kind.name() == value);
@@ -104,7 +104,7 @@ impl Wish {
         }
     }
 
-    /// The wish that could not be followed, in one line.
+    /// Why the wish could not be followed, in one line.
     pub(crate) fn complaint(&self) -> Option<String> {
         let why = match self {
             Self::None | Self::Followed(_) => return None,

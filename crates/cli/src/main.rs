@@ -10,9 +10,9 @@
 //!   kernels   kernels of packet protection by name; SQUALL_CPU
 //!   trust     the servers that clients trust
 //!   output    lines and JSON to standard output
-//!   completions, version    what an installation asks for: completions, man pages, the build
+//!   completions, version    completions and man pages for an installation, the build
 //! ```
-//! What measures (clocks, certificates, controls, tables, charts) is the library `squall_yard`.
+//! Shared measuring code (clocks, certificates, controls, tables, charts) is in `squall_yard`.
 
 mod bench;
 mod completions;
@@ -51,7 +51,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether a program reads the results.
+    /// Whether the output is for a program.
     fn is_json(&self) -> bool {
         match self {
             Self::Perf(perf) => perf.is_json(),
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     // A wrong argument ends in clap with one line, a hint and exit code 2.
     let matches = numbers_are_values(Cli::command()).get_matches();
     let Cli { command } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    // The library then ignores the variable, which the user should know.
+    // The library then ignores the variable, and the user should know.
     if !matches!(command, Command::Doctor(_))
         && let Some(complaint) = kernels::Wish::read().complaint()
     {
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
         Command::Perf(args) => measurable("squall perf").and_then(|()| perf::main(*args)),
         Command::Bench(args) => measurable("squall bench").and_then(|()| bench::main(*args)),
         Command::Serve(args) => serve::main(&args),
-        // With exit codes of its own.
+        // This one has its own exit codes.
         Command::Get(args) => return get::main(*args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Completions(args) => completions::completions(&args, Cli::command()),
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether a command that measures can work on this system.
+/// Whether a measuring command can work on this system.
 fn measurable(command: &str) -> Result<()> {
     sys::can_measure().map_err(error::context(command))
 }

@@ -1,4 +1,4 @@
-//! What goes to standard output: lines for people, one JSON object for programs.
+//! Writes to standard output: lines for people, one JSON object for programs.
 
 use std::io::{ErrorKind, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,12 +7,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use serde::Serialize;
 use squall_yard::error::{Failure, Result, context};
 
-/// The version of all JSON objects of this command, their key `schema`. It goes up by one when a
-/// key changes its meaning, its unit or its type, or is no longer there; new keys leave it as it
-/// is. What is in the objects is described in docs/measuring.
+/// The version of all JSON objects of this command, their key `schema`. It is incremented when a
+/// key changes its meaning, unit or type, or is removed, but not for new keys. The objects are
+/// described in docs/measuring.
 const SCHEMA: u32 = 1;
 
-/// Whether a JSON object was printed: a program reads one, and no more.
+/// Whether a JSON object was printed: a program reads only one.
 static PRINTED: AtomicBool = AtomicBool::new(false);
 
 /// A JSON object with its version.
@@ -23,13 +23,13 @@ struct Versioned<'a, T> {
     value: &'a T,
 }
 
-/// What became of lines that could not be written.
+/// Why output was lost, if it could not be written.
 static LOST: OnceLock<String> = OnceLock::new();
 
 /// Prints one JSON object, with its version.
 ///
 /// # Errors
-/// The value is no object.
+/// The value is not an object.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     let versioned = Versioned {
         schema: SCHEMA,
@@ -41,17 +41,17 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// What was measured before a failure, by its key.
+/// Results from before a failure, with their key.
 static PARTIAL: Mutex<Option<(&'static str, serde_json::Value)>> = Mutex::new(None);
 
-/// Keeps what was measured so far, for the object that [`print_json_error`] prints.
+/// Keeps the results so far, for the object that [`print_json_error`] prints.
 pub(crate) fn keep(key: &'static str, value: &impl Serialize) {
     let mut partial = PARTIAL.lock().unwrap_or_else(PoisonError::into_inner);
     *partial = serde_json::to_value(value).ok().map(|value| (key, value));
 }
 
-/// Prints why a command failed as a JSON object with the key `error`, and what was [kept](keep),
-/// unless results have been printed.
+/// Prints why a command failed as a JSON object with the key `error`, together with anything
+/// [kept](keep), unless results have already been printed.
 pub(crate) fn print_json_error(failure: &Failure) {
     if PRINTED.load(Ordering::Relaxed) {
         return;
@@ -65,8 +65,8 @@ pub(crate) fn print_json_error(failure: &Failure) {
     let _ = print_json(&object);
 }
 
-/// Prints a line. A reader that has gone away (`| head`) is no reason to stop or to complain; a
-/// full disk is reported by [`complaint`] at the end.
+/// Prints a line. A closed pipe (`| head`) is no reason to stop or to complain; a full disk is
+/// reported by [`complaint`] at the end.
 pub(crate) fn say(text: &str) {
     if let Err(error) = writeln!(std::io::stdout().lock(), "{text}")
         && error.kind() != ErrorKind::BrokenPipe
@@ -76,7 +76,7 @@ pub(crate) fn say(text: &str) {
     }
 }
 
-/// Fails when something that was said has got lost.
+/// Fails if any output was lost.
 ///
 /// # Errors
 /// With the system's reason.

@@ -8,7 +8,7 @@ use squall::rustls::crypto::CryptoProvider;
 use squall_yard::certificate;
 use squall_yard::error::{Failure, Result};
 
-/// A TLS 1.3 client that trusts anyone, the certificates in `cacert`, or those of the system.
+/// A TLS 1.3 client that trusts any server, the certificates in `cacert`, or those of the system.
 pub(crate) fn client_config(
     insecure: bool,
     cacert: Option<&Path>,

@@ -1,15 +1,14 @@
-//! `squall --version`: what this program is made of, and what it uses on this machine.
+//! `squall --version`: what this program is built from, and what it uses on this machine.
 
 use squall_protect::kernel_choices;
 
 use crate::kernels::suite_name;
 
-/// The library behind TLS: a feature of the crate `squall`, which this program leaves at its
-/// default.
+/// The library behind TLS: a feature of the crate `squall`, left at its default here.
 const CRYPTO_LIBRARY: &str = "aws-lc-rs";
 
-/// The version with one line each for the commit, if it is known, for the crypto library and for
-/// the kernels that protect packets.
+/// The version, followed by a line each for the commit, if known, the crypto library and the
+/// kernels that protect packets.
 pub(crate) fn long() -> String {
     let mut lines = vec![env!("CARGO_PKG_VERSION").to_owned()];
     if let Some(commit) = option_env!("SQUALL_COMMIT") {

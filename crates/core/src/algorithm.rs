@@ -1,5 +1,5 @@
-//! Congestion control as the configuration names it: an algorithm of ours, or a controller that the
-//! application supplies.
+//! Congestion control as the configuration names it: a built-in algorithm, or a controller supplied
+//! by the application.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::time::Time;
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum CongestionAlgorithm {
-    /// The algorithm that RFC 9002 §7 spells out.
+    /// The algorithm specified in RFC 9002 §7.
     NewReno,
     /// RFC 9438, with the slow start of HyStart++ (RFC 9406).
     #[default]
@@ -24,7 +24,7 @@ impl CongestionAlgorithm {
     pub const ALL: [Self; 3] = [Self::NewReno, Self::Cubic, Self::Bbr];
 }
 
-/// Makes the controllers of [`CongestionController`]s: one for each path of each connection.
+/// Makes [`CongestionController`]s: one for each path of each connection.
 ///
 /// ```
 /// use squall_core::{AckedBundle, CongestionController, CongestionControllerFactory, Time};
@@ -72,16 +72,16 @@ impl CongestionAlgorithm {
 pub trait CongestionControllerFactory: Send + Sync + std::fmt::Debug {
     /// A controller for a new path whose datagrams have up to `max_datagram` bytes.
     ///
-    /// A connection starts with one path. Another path begins anew when a peer moves to another
-    /// address (RFC 9000 §9.4); a change of the peer's port alone keeps the controller.
+    /// A connection starts with one path. Another path starts over when a peer moves to another
+    /// address (RFC 9000 §9.4); a change of only the peer's port keeps the controller.
     fn new_controller(&self, max_datagram: u16) -> Box<dyn CongestionController>;
 }
 
 /// The congestion controller of one path (RFC 9002 §7), supplied by the application.
 ///
-/// It hears of bundles and of runs of acknowledgements, never of single packets, so it is called a
-/// few times for every 64 packets. [`window`](Self::window), [`pacing_rate`](Self::pacing_rate) and
-/// [`is_slow_start`](Self::is_slow_start) are read after each of the other calls.
+/// It is told of bundles and of runs of acknowledgements, never of single packets, so it is called
+/// a few times for every 64 packets. [`window`](Self::window), [`pacing_rate`](Self::pacing_rate)
+/// and [`is_slow_start`](Self::is_slow_start) are read after each of the other calls.
 ///
 /// All methods run on the connection's worker, with the connection locked: they must not block, nor
 /// use the connection. The transport keeps the window at two datagrams or more (RFC 9002 §7.2), and
@@ -111,8 +111,8 @@ pub trait CongestionController: Send {
     fn on_acked(&mut self, now: Time, acked: &AckedBundle);
 
     /// Packets were declared lost (RFC 9002 §6.1). Returns whether a new reduction of the window
-    /// begins with them: if all packets lost since turn out to have arrived,
-    /// [`on_spurious_loss`](Self::on_spurious_loss) says so.
+    /// begins with them. If all packets lost since turn out to have arrived,
+    /// [`on_spurious_loss`](Self::on_spurious_loss) reports it.
     ///
     /// Losses of packets that were sent before the window was last reduced should not reduce it
     /// again (RFC 9002 §7.3.2).
@@ -121,21 +121,21 @@ pub trait CongestionController: Send {
         false
     }
 
-    /// The peer received packets that were marked with ECN-CE, and reports it with packets of which
-    /// the newest was sent at `newest_sent` (RFC 9002 §7.1).
+    /// The peer received packets marked with ECN-CE; the newest packet reported along with them was
+    /// sent at `newest_sent` (RFC 9002 §7.1).
     fn on_marked(&mut self, now: Time, newest_sent: Time) {
         let _ = (now, newest_sent);
     }
 
-    /// Packets of `bytes` in all that were reported as lost have arrived. `all`: that holds for
-    /// everything for which the last reduction was made, so that it can be taken back (RFC 9438
-    /// §4.9.2). Returns whether a reduction was taken back.
+    /// Packets of `bytes` in all that were reported as lost have arrived. `all`: so has everything
+    /// that caused the last reduction, so it can be undone (RFC 9438 §4.9.2). Returns whether a
+    /// reduction was undone.
     fn on_spurious_loss(&mut self, bytes: u64, all: bool) -> bool {
         let _ = (bytes, all);
         false
     }
 
-    /// Everything sent over a long time was lost (RFC 9002 §7.6.2). Comes after
+    /// Everything sent over a long time was lost (RFC 9002 §7.6.2). Called after
     /// [`on_lost`](Self::on_lost) for the same packets.
     fn on_persistent_congestion(&mut self) {}
 
@@ -145,7 +145,7 @@ pub trait CongestionController: Send {
     }
 }
 
-/// A run of acknowledgements: what all ACK frames of one received bundle newly acknowledge.
+/// A run of acknowledgements: all that the ACK frames of one received bundle newly acknowledge.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct AckedBundle {
@@ -155,7 +155,7 @@ pub struct AckedBundle {
     pub newest_sent: Time,
     /// Bytes still in flight.
     pub in_flight: u64,
-    /// Whether the window was not full when the packets were sent: they prove nothing about it
+    /// Whether the window was not full when the packets were sent: then they prove nothing about it
     /// (RFC 9002 §7.8).
     pub app_limited: bool,
     /// Round-trip times, with the sample of this run.
@@ -168,7 +168,7 @@ pub struct AckedBundle {
 pub struct LostBundle {
     /// Bytes lost.
     pub bytes: u64,
-    /// Ranges of consecutive packet numbers that they make up.
+    /// Number of ranges of consecutive packet numbers among them.
     pub ranges: u32,
     /// When the newest of them was sent.
     pub newest_sent: Time,
@@ -176,7 +176,7 @@ pub struct LostBundle {
     pub rtt: RttEstimate,
 }
 
-/// What is known of a path's round-trip time (RFC 9002 §5).
+/// What is known about a path's round-trip time (RFC 9002 §5).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RttEstimate {

@@ -6,20 +6,20 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use crate::stream::chunk_pool::ChunkPool;
 
-/// What a datagram costs in addition to its bytes.
+/// The cost of a datagram in addition to its bytes.
 const OVERHEAD: usize = 64;
-/// Bytes of the chunks that received datagrams are copied into: one for many of a run. The first of
-/// an empty queue is a small one, and each further one is twice as large as the one before it.
+/// Bytes of the chunks that received datagrams are copied into: one for many of a run. The first
+/// chunk of an empty queue is small, and each further one is twice as large as the one before.
 const CHUNKS: [usize; 2] = [2 * 1024, 16 * 1024];
 
-/// Datagrams that wait: to be read, or to be sent.
+/// Datagrams waiting to be read, or to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
-    /// The lengths of those received, oldest first, and their bytes. None lies in two chunks. A
-    /// chunk of which everything was read goes back to the pool.
+    /// The lengths of received datagrams, oldest first, and their bytes. None spans two chunks. A
+    /// chunk that has been read completely goes back to the pool.
     incoming: VecDeque<usize>,
     chunks: VecDeque<Chunk>,
-    /// Bytes of the chunks, those that were read included.
+    /// Bytes of the chunks, including those already read.
     chunk_bytes: usize,
     incoming_cost: usize,
     /// To be sent, oldest first.
@@ -31,12 +31,12 @@ pub(crate) struct Datagrams {
     pub(crate) writer_waits: bool,
 }
 
-/// Datagrams that lie one behind the other.
+/// Datagrams that lie back to back.
 #[derive(Debug)]
 struct Chunk {
     data: BytesMut,
     size: usize,
-    /// What the pool takes it back by.
+    /// The size class by which the pool takes it back.
     class: Option<u8>,
 }
 
@@ -45,13 +45,13 @@ const fn cost(len: usize) -> usize {
 }
 
 impl Datagrams {
-    /// Bytes of memory that both queues take, about.
+    /// Roughly the bytes of memory that both queues take.
     pub(crate) fn memory(&self) -> usize {
         self.incoming_cost.max(self.chunk_bytes) + self.outgoing_cost
     }
 
-    /// Takes a received datagram; returns how many of the oldest make room for it within `limit`
-    /// bytes.
+    /// Stores a received datagram; returns how many of the oldest are dropped to make room for it
+    /// within `limit` bytes.
     pub(crate) fn receive(&mut self, data: &[u8], limit: usize, pool: &mut ChunkPool) -> u64 {
         let len = data.len();
         if cost(len) > limit {
@@ -92,7 +92,7 @@ impl Datagrams {
         });
     }
 
-    /// Takes the bytes of the oldest datagram, of which `incoming` says no more, from their chunk.
+    /// Takes the bytes of the oldest datagram, already removed from `incoming`, from their chunk.
     fn take<T>(
         &mut self,
         len: usize,
@@ -143,8 +143,8 @@ impl Datagrams {
         self.outgoing_cost + cost(data.len()) <= limit || self.outgoing.is_empty()
     }
 
-    /// Whether the writer is to be notified now: it waits, and half of the queue is free. Notified
-    /// of each datagram that leaves it would write one at a time; notified of the last one, it
+    /// Whether to notify the writer now: it waits, and half of the queue is free. If notified of
+    /// each datagram that leaves, it would write one at a time; if notified of the last one, it
     /// would let the connection run dry.
     #[must_use]
     pub(crate) fn tells_writer(&mut self, limit: usize) -> bool {
@@ -153,8 +153,8 @@ impl Datagrams {
         tells
     }
 
-    /// Takes a datagram to be sent; returns how many of the oldest make room for it within `limit`
-    /// bytes.
+    /// Queues a datagram to be sent; returns how many of the oldest are dropped to make room for it
+    /// within `limit` bytes.
     pub(crate) fn send(&mut self, data: Bytes, limit: usize) -> u64 {
         self.outgoing_cost += cost(data.len());
         self.outgoing.push_back(data);
@@ -166,13 +166,13 @@ impl Datagrams {
         dropped
     }
 
-    /// The datagram that is to be sent next.
+    /// The next datagram to be sent.
     #[must_use]
     pub(crate) fn peek(&self) -> Option<&Bytes> {
         self.outgoing.front()
     }
 
-    /// Takes that datagram out.
+    /// Removes and returns that datagram.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         let data = self.outgoing.pop_front()?;
         self.outgoing_cost -= cost(data.len());
@@ -185,7 +185,7 @@ impl Datagrams {
         !self.outgoing.is_empty()
     }
 
-    /// Nothing is sent any more.
+    /// Nothing more is sent.
     pub(crate) fn end_sending(&mut self) {
         self.outgoing = VecDeque::new();
         self.outgoing_cost = 0;

@@ -37,8 +37,8 @@ pub enum CloseReason {
     Reset,
     /// The peer supports none of our versions (RFC 9000 §6.2).
     VersionMismatch,
-    /// No packet was sent: the endpoint is closed, or a limit of it is reached, as this sentence
-    /// says.
+    /// No packet was sent: the endpoint is closed, or one of its limits is reached, as this
+    /// sentence says.
     NotStarted(String),
 }
 
@@ -108,7 +108,7 @@ impl From<CloseReason> for io::Error {
     }
 }
 
-/// A peer's words as part of a line: what would break it, or speak to a terminal, is escaped.
+/// A peer's text within a line: anything that would break it or control a terminal is escaped.
 struct OneLine<'a>(&'a str);
 
 impl fmt::Display for OneLine<'_> {
@@ -196,8 +196,7 @@ pub enum ReadError {
     Reset(u64),
     /// The stream was stopped, read to its end or unknown, or the connection is closed.
     Closed,
-    /// Bytes of the stream were read in the order of their arrival; they cannot be read in order
-    /// any more.
+    /// Bytes of the stream were read in order of arrival; they can no longer be read in order.
     IllegalOrderedRead,
 }
 

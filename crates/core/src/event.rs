@@ -10,9 +10,9 @@ use crate::error::CloseReason;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The peer's first flight has been read: the application protocol and, on a server, the
-    /// server name are known (`Connection::alpn`, `Connection::server_name`). Nothing of it is
-    /// authenticated before [`Connected`](Self::Connected).
+    /// The peer's first flight has been read: the application protocol and, on a server, the server
+    /// name are known (`Connection::alpn`, `Connection::server_name`). None of it is authenticated
+    /// before [`Connected`](Self::Connected).
     HandshakeData,
     /// The handshake is complete: data can be sent, and the peer is authenticated.
     Connected,

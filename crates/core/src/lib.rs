@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Nothing here reads a clock, a socket or a source of randomness: times, datagrams and seeds are
-//! arguments. A file imports only from lower floors; `cargo xtask tidy` checks it.
+//! arguments. A file imports only from lower floors; `cargo xtask tidy` checks this.
 
 #![forbid(unsafe_code)]
 
@@ -42,7 +42,7 @@ mod token_filter;
 mod token_store;
 mod trace;
 
-// The pair of the integration tests, for unit tests that look inside.
+// The pair of the integration tests, for unit tests that inspect internals.
 #[cfg(test)]
 extern crate self as squall_core;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What a connection goes through, off the data path, for whoever watches: one event for each rare
-//! change. It carries no data of the application.
+//! Rare changes in the life of a connection, off the data path, for an owner that observes them:
+//! one event for each. They carry no application data.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::CloseReason;
 
-/// Observations that wait to be polled; the oldest are dropped. A connection goes through a handful
+/// Observations that wait to be polled; the oldest are dropped. A connection produces a handful
 /// between two polls.
 const MAX_WAITING: usize = 256;
 
@@ -17,7 +17,7 @@ const MAX_WAITING: usize = 256;
 pub enum Observation {
     /// A client follows the server's Retry (RFC 9000 §8.1.2).
     RetryReceived,
-    /// The handshake goes on in another version, after a Version Negotiation packet or by
+    /// The handshake continues in another version, after a Version Negotiation packet or by
     /// compatible version negotiation (RFC 9368).
     VersionChanged(VersionChanged),
     /// The server has answered the client's early data. Reported at both ends, if early data was
@@ -27,11 +27,11 @@ pub enum Observation {
     HandshakeCompleted(HandshakeCompleted),
     /// The peer's address and the end of the peer's handshake are known (RFC 9001 §4.1.2).
     HandshakeConfirmed(HandshakeConfirmed),
-    /// The connection uses another path from now on, or failed to (RFC 9000 §9).
+    /// The connection moved to another path, or failed to (RFC 9000 §9).
     PathChanged(PathChanged),
     /// The keys were updated (RFC 9001 §6).
     KeysUpdated(KeysUpdated),
-    /// The path is known to carry larger packets than before, or no longer does.
+    /// The path turned out to carry larger packets, or no longer does.
     MtuChanged(MtuChanged),
     /// The congestion window was reduced: at most once per round trip.
     Congestion(Congestion),
@@ -106,14 +106,14 @@ observed! {
     }
     /// A reduction of the congestion window.
     Congestion {
-        /// What it reacts to.
+        /// The cause of the reduction.
         cause: CongestionCause,
         /// The window before, in bytes.
         window_before: u64,
         /// The window after, in bytes.
         window: u64,
-        /// Packets that were found lost at this moment. More of the same episode may follow, which
-        /// do not reduce the window again.
+        /// Packets that were found lost at this moment. More from the same episode may follow,
+        /// without reducing the window again.
         packets_lost: u64,
         /// The smoothed round-trip time.
         rtt: Duration,
@@ -127,7 +127,7 @@ observed! {
     }
 }
 
-/// What a reduction of the congestion window reacts to.
+/// The cause of a reduction of the congestion window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CongestionCause {

@@ -35,35 +35,35 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// Connections that clients of a prefix have here.
+/// Connections from clients of a prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixConnections {
-    /// With an address that is known to be the client's.
+    /// With an address known to be the client's.
     pub validated: usize,
     /// In their handshake, from addresses that may be forged.
     pub unvalidated: usize,
 }
 
-/// Counts connections by source prefix. Workers of an endpoint share one: a client's connections
-/// are spread over them.
+/// Counts connections by source prefix. The workers of an endpoint share one, because a client's
+/// connections are spread over them.
 pub trait PrefixCounts: fmt::Debug + Send {
     /// The connections of a prefix.
     fn get(&self, prefix: Prefix) -> PrefixConnections;
 
-    /// Adds a connection if there is room for one more within `limit`: below it those with a
-    /// validated address, or for one without, all. Says whether.
+    /// Adds a connection if there is room for one more within `limit`; returns whether it did. One
+    /// with a validated address counts only others like it, one without counts all.
     fn add(&mut self, prefix: Prefix, validated: bool, limit: usize) -> bool;
 
     /// Removes a connection that was added.
     fn remove(&mut self, prefix: Prefix, validated: bool);
 }
 
-/// Counts in memory: an entry for each prefix that has connections.
+/// In-memory counts: an entry for each prefix that has connections.
 #[derive(Debug, Default)]
 pub struct PrefixTable(HashMap<Prefix, PrefixConnections>);
 
 impl PrefixTable {
-    /// Prefixes that have connections.
+    /// Number of prefixes that have connections.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
@@ -83,7 +83,7 @@ impl PrefixCounts for PrefixTable {
 
     fn add(&mut self, prefix: Prefix, validated: bool, limit: usize) -> bool {
         let now = self.get(prefix);
-        // Forged addresses must not keep out those that are known to be there.
+        // Forged addresses must not keep out clients that are known to exist.
         let taken = if validated {
             now.validated
         } else {

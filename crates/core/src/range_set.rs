@@ -1,9 +1,9 @@
 //! Sets of `u64` held as sorted, disjoint, non-adjacent ranges.
 //!
-//! Used for packet numbers received (ACK ranges) and numbers of the peer's connection ids. They
-//! grow at one end almost always, so the sorted ring's push at the back is the case that is fast,
-//! and hold few ranges, for an insertion elsewhere moves those after it: what has no small bound
-//! lies in a [`RangeTree`](crate::range_tree::RangeTree).
+//! Used for received packet numbers (ACK ranges) and sequence numbers of the peer's connection ids.
+//! These almost always grow at one end, so pushing to the back of the sorted ring is the fast case.
+//! They hold few ranges, because an insertion elsewhere moves those after it; sets without a small
+//! bound are in a [`RangeTree`](crate::range_tree::RangeTree).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,14 +15,14 @@ pub(crate) struct RangeSet {
 }
 
 impl RangeSet {
-    /// Makes room for `ranges` in all, once: growing later then allocates nothing.
+    /// Makes room for `ranges` in total, once: growing later then allocates nothing.
     pub(crate) fn reserve(&mut self, ranges: usize) {
         self.ranges
             .reserve(ranges.saturating_sub(self.ranges.len()));
     }
 
-    /// Gives the memory of ranges that are gone back. What is left moves, so that it pins no page
-    /// of what was larger.
+    /// Frees the memory of removed ranges. The rest moves, so that it pins no page of the larger
+    /// allocation.
     pub(crate) fn shed(&mut self) {
         self.ranges = self.ranges.iter().cloned().collect();
     }
@@ -63,7 +63,7 @@ impl RangeSet {
         self.ranges.get(i.checked_sub(1)?).cloned()
     }
 
-    /// Adds one member; `false` if it was there.
+    /// Adds one member; `false` if it was already there.
     #[inline]
     pub(crate) fn insert_one(&mut self, value: u64) -> bool {
         match self.ranges.back_mut() {
@@ -94,7 +94,7 @@ impl RangeSet {
         if range.is_empty() {
             return;
         }
-        // First range that touches or follows `range.start`; first that lies wholly after
+        // First range that touches or follows `range.start`; first that lies entirely after
         // `range.end`.
         let from = self.ranges.partition_point(|r| r.end < range.start);
         let to = self.ranges.partition_point(|r| r.start <= range.end);
@@ -110,7 +110,7 @@ impl RangeSet {
         }
     }
 
-    /// Takes every member of `range` out.
+    /// Removes every member of `range`.
     pub(crate) fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;

@@ -1,10 +1,10 @@
 //! Sets of `u64` whose ranges the peer chooses, in a balanced tree.
 //!
-//! Used where the number of ranges has no small bound and they come in any order: stream bytes
+//! Used if the number of ranges has no small bound and they come in any order: stream bytes
 //! acknowledged out of order, stream bytes to be sent again, peer streams that have ended. A range
-//! goes in or out in logarithmic time wherever it lies; [`RangeSet`](crate::range_set::RangeSet)
-//! moves everything after it, which a peer that acknowledges every other packet of a large flight
-//! makes quadratic.
+//! is added or removed in logarithmic time wherever it lies;
+//! [`RangeSet`](crate::range_set::RangeSet) moves everything after it, which becomes quadratic with
+//! a peer that acknowledges every other packet of a large flight.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included};
@@ -13,7 +13,7 @@ use std::ops::Range;
 /// A set of `u64`, in memory proportional to the number of its gaps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RangeTree {
-    /// Disjoint, not even adjacent: the end of each range by its start.
+    /// Disjoint, non-adjacent ranges: the end of each by its start.
     ranges: BTreeMap<u64, u64>,
 }
 
@@ -76,7 +76,7 @@ impl RangeTree {
             }
             *until = end;
             start = *below;
-            // At the end of the set, where most ranges go, that is all.
+            // At the end of the set, where most ranges go, this is all.
             if self
                 .ranges
                 .last_key_value()
@@ -97,7 +97,7 @@ impl RangeTree {
         self.ranges.insert(start, end);
     }
 
-    /// Takes every member of `range` out.
+    /// Removes every member of `range`.
     pub(crate) fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() || self.ranges.is_empty() {
             return;

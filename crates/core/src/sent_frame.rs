@@ -1,8 +1,8 @@
-//! What is remembered of a frame that was sent: ids and ranges, never bytes.
+//! The record of a sent frame: ids and ranges, never bytes.
 
 use squall_wire::{Direction, StreamId};
 
-/// What a sent frame said, as far as its loss or acknowledgement matters.
+/// The contents of a sent frame, as far as its loss or acknowledgement matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SentFrame {
     /// Bytes of a stream.

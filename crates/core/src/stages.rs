@@ -1,4 +1,4 @@
-//! Accounting of time by stage: the core marks where a stage ends, the caller brings the clock.
+//! Accounting of time by stage: the core marks where a stage ends, the caller supplies the clock.
 //!
 //! A mark costs one branch while accounting is off. When it is on, the ticks since the previous
 //! mark are added to the stage just finished, once per batch, so that the sum of all stages is the
@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// What the time went into; the rows of the cost table.
+/// The stages; the rows of the cost table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 #[non_exhaustive]
@@ -37,11 +37,11 @@ pub enum Stage {
     Qpack,
     /// The application's own code, run on the worker.
     Application,
-    /// Events handed out, tasks woken and chosen: what the asynchronous runtime takes.
+    /// Delivering events, waking and choosing tasks: the cost of the asynchronous runtime.
     Runtime,
     /// Waiting for events: no CPU time.
     Idle,
-    /// All that no other row names.
+    /// Everything not covered by another row.
     Other,
 }
 
@@ -93,7 +93,7 @@ impl Stage {
     }
 }
 
-/// Ticks by stage of one thread.
+/// Ticks by stage on one thread.
 #[derive(Clone, Debug)]
 pub struct Stages {
     clock: Option<fn() -> u64>,
@@ -101,25 +101,25 @@ pub struct Stages {
     ticks: [u64; Stage::COUNT],
     stamps: u64,
     cpu_clock: Option<fn() -> Option<Duration>>,
-    /// The CPU clock when a wait began that is measured.
+    /// The CPU clock at the start of a measured wait.
     wait_from: Option<Duration>,
     waits: Waits,
 }
 
-/// One wait in this many is measured: two readings of a thread's CPU clock are two system calls,
-/// 450 ns each on a virtual Zen 5, which for every wait would take the accounting of a bulk
+/// One wait in this many is measured: reading a thread's CPU clock twice takes two system calls,
+/// 450 ns each on a virtual Zen 5. For every wait, that would raise the accounting of a bulk
 /// transfer from 0.8 to 1.3 % of the time.
 const WAITS_FOR_ONE: u64 = 7;
 
-/// What waiting for events cost: a thread that goes to sleep and is woken spends CPU time on it, of
-/// which [`Stage::Idle`]'s ticks, mostly spent asleep, say nothing.
+/// The cost of waiting for events: a thread that goes to sleep and is woken spends CPU time on it,
+/// about which [`Stage::Idle`]'s ticks, mostly spent asleep, say nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waits {
     /// How often the thread waited.
     pub count: u64,
-    /// Those of them that were measured.
+    /// The number of measured waits.
     pub measured: u64,
-    /// The thread's CPU time inside the measured ones.
+    /// The thread's CPU time in the measured waits.
     pub cpu: Duration,
 }
 
@@ -132,7 +132,7 @@ impl Waits {
         }
     }
 
-    /// What came since an earlier reading.
+    /// The difference from an earlier reading.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -191,7 +191,7 @@ impl Stages {
     pub fn mark(&mut self, stage: Stage) {
         if let Some(clock) = self.clock {
             let now = clock();
-            // A task of a multi-thread runtime may have moved to a core whose counter is a little
+            // A task of a multi-thread runtime may have moved to a core whose counter is slightly
             // behind.
             self.ticks[stage as usize] += now.saturating_sub(self.last);
             self.last = now;
@@ -199,7 +199,7 @@ impl Stages {
         }
     }
 
-    /// Begins anew: the ticks since the previous mark go to no stage.
+    /// Starts over: the ticks since the previous mark go to no stage.
     pub fn resume(&mut self) {
         if let Some(clock) = self.clock {
             self.last = clock();
@@ -218,15 +218,15 @@ impl Stages {
         }
     }
 
-    /// Also measures what waiting costs, by the calling thread's CPU clock; one that fails measures
-    /// nothing.
+    /// Also measures the cost of waiting, with the calling thread's CPU clock; if it fails, nothing
+    /// is measured.
     #[must_use]
     pub fn with_cpu_clock(mut self, clock: fn() -> Option<Duration>) -> Self {
         self.cpu_clock = Some(clock);
         self
     }
 
-    /// The thread goes to sleep now; what it did since the previous mark is `stage`'s.
+    /// The thread goes to sleep now; its time since the previous mark belongs to `stage`.
     pub fn wait_begins(&mut self, stage: Stage) {
         self.mark(stage);
         if self.waits.count.is_multiple_of(WAITS_FOR_ONE) {
@@ -246,7 +246,7 @@ impl Stages {
         self.mark(Stage::Idle);
     }
 
-    /// Adds what another thread's stages counted.
+    /// Adds the stages of another thread.
     pub fn add(&mut self, other: &Self) {
         for (sum, ticks) in self.ticks.iter_mut().zip(other.ticks) {
             *sum += ticks;
@@ -261,13 +261,13 @@ impl Stages {
         &self.ticks
     }
 
-    /// What waiting cost.
+    /// The cost of waiting.
     #[must_use]
     pub const fn waits(&self) -> Waits {
         self.waits
     }
 
-    /// Clock reads so far; times the cost of one it is the overhead of accounting.
+    /// Clock reads so far; multiplied by the cost of one, this is the overhead of accounting.
     #[must_use]
     pub const fn stamps(&self) -> u64 {
         self.stamps
@@ -302,7 +302,7 @@ mod tests {
         }
         assert_eq!(stages.ticks(), &[10; Stage::COUNT]);
         assert_eq!(stages.stamps(), Stage::COUNT as u64);
-        // A part of another's time, and a pause that is nobody's.
+        // A part of another's time, and a pause that belongs to none.
         let before = *stages.ticks();
         stages.mark(Stage::Aead);
         let mut part = Stages::on(clock);
@@ -337,7 +337,7 @@ mod tests {
         for stage in [Stage::Runtime, Stage::Idle] {
             assert!(stages.ticks()[stage as usize] >= 20 * WAITS_FOR_ONE);
         }
-        // No such clock: waits are counted all the same, and nothing is claimed of them.
+        // Without such a clock, waits are still counted, but not measured.
         let mut blind = Stages::on(clock).with_cpu_clock(|| None);
         blind.wait_begins(Stage::Runtime);
         blind.wait_ends();

@@ -1,10 +1,10 @@
-//! Hashing stream ids, and connection ids (`endpoint::routes`): a multiplication where the standard
+//! Hashes stream ids, and connection ids (`endpoint::routes`), with a multiplication; the standard
 //! library's SipHash takes some hundred instructions.
 //!
-//! Every call of an application looks a stream up, so with many streams the hash is a good part of
-//! what a call costs. The peer chooses ids only within the limit that we set, but over time it can
+//! Every call of an application looks up a stream, so with many streams the hash is a good part of
+//! the cost of a call. The peer chooses ids only within the limit that we set, but over time it can
 //! keep any of them open. The hash is therefore keyed, with random keys that nothing outside the
-//! process sees: ids that share a bucket cannot be worked out in advance.
+//! process sees: ids that share a bucket cannot be computed in advance.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -23,7 +23,7 @@ pub struct StreamHash {
 
 impl Default for StreamHash {
     fn default() -> Self {
-        // The standard library's keys are random, and others for each `RandomState`.
+        // The standard library's keys are random, and differ for each `RandomState`.
         let keys = RandomState::new();
         Self {
             mask: keys.hash_one(0_u8),
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     /// Ids that a peer can keep open, one in `stride` of those that it opens, spread over the
-    /// places of a table and over the seven bits that it compares before it compares keys.
+    /// places of a table and over the seven bits that it compares before the keys.
     #[test]
     fn ids_at_any_distance_spread() {
         const IDS: usize = 4096;

@@ -1,9 +1,9 @@
-//! Time as the protocol sees it: a number that the caller hands in.
+//! Time as the protocol sees it: a number supplied by the caller.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
-/// A point in time: nanoseconds since an epoch that the caller chose. Monotonic by contract; the
+/// A point in time: nanoseconds since an epoch chosen by the caller. Monotonic by contract; the
 /// core never reads a clock.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(u64);

@@ -1,14 +1,13 @@
-//! Address-validation tokens (RFC 9000 §8.1.1 to §8.1.4): all that a server remembers of a client
-//! that it has sent a Retry, or whose address it may know again, is in the client's hands.
+//! Address-validation tokens (RFC 9000 §8.1.1 to §8.1.4): everything a server remembers about a
+//! client that it has sent a Retry, or whose address it may recognise later, is held by the client.
 //!
 //! ```text
 //!  kind ‖ salt ‖ sealed(time ‖ version ‖ Retry: original destination) ‖ tag
 //!    associated data: kind, the client's IP address; Retry: its port, the Retry's source id
 //! ```
-//! The kind stands outside, so that a Retry token can be distinguished from the other kind even if
-//! it does not open (RFC 9000 §8.1.2). Each token is sealed with a key of its own, HMAC-SHA-256 of
-//! its 16 random bytes: any number of endpoints may share the secret without keeping count of
-//! nonces.
+//! The kind is in the clear, so that a Retry token can be distinguished from the other kind even if
+//! it does not open (RFC 9000 §8.1.2). Each token is sealed with its own key, HMAC-SHA-256 of its
+//! 16 random bytes: any number of endpoints may share the secret without tracking nonces.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -26,7 +25,7 @@ use crate::token_filter::SKEW;
 
 /// First byte of a Retry token.
 const RETRY: u8 = 0xa7;
-/// First byte of a token that came in a NEW_TOKEN frame.
+/// First byte of a token from a NEW_TOKEN frame.
 const NEW_TOKEN: u8 = 0x3c;
 const SALT: usize = 16;
 const TAG: usize = 16;
@@ -34,40 +33,40 @@ const TAG: usize = 16;
 const FIXED: usize = 8 + 4;
 /// Bytes of the longest token.
 pub(crate) const LONGEST: usize = 1 + SALT + FIXED + ConnectionId::MAX_LEN + TAG;
-/// The secret of a server's tokens, and how long they are good.
+/// The secret of a server's tokens, and their lifetimes.
 #[derive(Clone)]
 pub(crate) struct TokenKey {
-    /// HMAC with the secret, whose holder can make and accept tokens. What the secret does to the
-    /// hash is done once.
+    /// HMAC with the secret, whose holder can make and accept tokens. The secret is hashed only
+    /// once.
     mac: Hmac<Sha256>,
-    /// Life of a Retry token.
+    /// Lifetime of a Retry token.
     retry_lifetime: Duration,
-    /// Life of a token for a later connection.
+    /// Lifetime of a token for a later connection.
     lifetime: Duration,
     /// Unix time at `Time::ZERO`.
     unix_time_at_zero: Duration,
 }
 
-/// A good NEW_TOKEN token, spent or not.
+/// A valid NEW_TOKEN token, spent or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NewToken {
-    /// Random bytes that no other token has.
+    /// Random bytes unique to this token.
     pub(crate) id: [u8; SALT],
-    /// Since the Unix epoch.
+    /// Time since the Unix epoch.
     pub(crate) issued: Duration,
 }
 
-/// What a server makes of the token of an Initial.
+/// A server's verdict on the token of an Initial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// There is none, or it is no Retry token and not good: the address is not validated (RFC 9000
-    /// §8.1.3).
+    /// There is none, or it is neither a Retry token nor valid: the address is not validated (RFC
+    /// 9000 §8.1.3).
     Nothing,
-    /// A good NEW_TOKEN token. The endpoint asks whether it is spent.
+    /// A valid NEW_TOKEN token. The endpoint checks whether it is spent.
     Address(NewToken),
-    /// A good Retry token, with the destination of the client's very first packet.
+    /// A valid Retry token, with the destination id of the client's very first packet.
     Retry(ConnectionId),
-    /// A Retry token that is not good: INVALID_TOKEN (RFC 9000 §8.1.2).
+    /// An invalid Retry token: INVALID_TOKEN (RFC 9000 §8.1.2).
     Invalid,
 }
 
@@ -88,7 +87,7 @@ impl Binding {
     fn new(kind: u8, remote: SocketAddr, retry_scid: &ConnectionId) -> Self {
         let mut bytes = [0; 1 + 16 + 2 + ConnectionId::MAX_LEN];
         bytes[0] = kind;
-        // A socket of both families shows IPv4 addresses as IPv6 ones.
+        // A dual-stack socket shows IPv4 addresses as IPv6 ones.
         let ip = match remote.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
@@ -96,7 +95,7 @@ impl Binding {
         bytes[1..17].copy_from_slice(&ip.octets());
         let mut len = 17;
         if kind == RETRY {
-            // RFC 9000 §8.1.4: a Retry token is used at once, so from the same port.
+            // RFC 9000 §8.1.4: a Retry token is used at once, and so from the same port.
             bytes[17..19].copy_from_slice(&remote.port().to_be_bytes());
             let id = retry_scid.as_slice();
             bytes[19..19 + id.len()].copy_from_slice(id);
@@ -144,7 +143,7 @@ impl TokenKey {
         )
     }
 
-    /// A token for a later connection of a client at `remote`, whatever its port, that begins with
+    /// A token for a later connection of a client at `remote`, whatever its port, that starts with
     /// `version`.
     pub(crate) fn new_token(
         &self,
@@ -157,7 +156,7 @@ impl TokenKey {
         self.seal(NEW_TOKEN, rng, self.unix(now), version, &[], &binding)
     }
 
-    /// What the token of an Initial to `dcid` says.
+    /// Checks the token of an Initial to `dcid`.
     pub(crate) fn open(
         &self,
         token: &[u8],
@@ -219,8 +218,8 @@ impl TokenKey {
         token
     }
 
-    /// What a token says that is authentic, of this version and young enough: the original
-    /// destination, if it is a Retry token, and which token it is.
+    /// The contents of a token that is authentic, of this version and young enough: the original
+    /// destination, if it is a Retry token, and the token's identity.
     fn unseal(
         &self,
         token: &[u8],
@@ -241,7 +240,7 @@ impl TokenKey {
             .ok()?;
         let mut r = Reader::new(content);
         let issued = Duration::from_millis(r.u64().ok()?);
-        // RFC 9369 §5: a token is good for the version alone that it came in.
+        // RFC 9369 §5: a token is valid only for the version in which it was issued.
         let fits = r.u32().ok()? == version && issued <= now + SKEW;
         let young = now.saturating_sub(issued) <= lifetime;
         let original = ConnectionId::new(r.rest()).filter(|_| fits && young)?;
@@ -295,7 +294,7 @@ mod tests {
             open(NOW + 15 * second, address(1, 5), 1, 9),
             Verdict::Retry(id(8))
         );
-        // The clock of the host that made it is fast by more than a minute.
+        // The clock of the host that made it is more than a minute fast.
         let before = Time::from_nanos(38_000_000_000);
         for bad in [
             open(NOW + 16 * second, address(1, 5), 1, 9),
@@ -320,7 +319,7 @@ mod tests {
         }
     }
 
-    // test: RFC 9000 §8.1.3: a token that is not good is as none.
+    // test: RFC 9000 §8.1.3: an invalid token is treated as if there were none.
     #[test]
     fn a_token_for_later_is_good_for_an_address_and_a_version() {
         let (key, rng) = (key(1), &mut StdRng::from_seed([0; 32]));
@@ -354,7 +353,7 @@ mod tests {
     }
 
     /// RFC 9000 §8.1.1: a server that holds no state must not be made to answer with more than it
-    /// got.
+    /// received.
     #[test]
     fn tokens_are_short() {
         let long = ConnectionId::new(&[1; ConnectionId::MAX_LEN]).unwrap();

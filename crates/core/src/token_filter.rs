@@ -4,40 +4,39 @@
 //! by time of issue  ...│ generation g-1 │ generation g ...  each a bit longer than a token lives
 //!                            ▲─── good tokens ───▲          so these span at most two generations
 //! ```
-//! A token's generation is that of its issue, so each look-up asks one Bloom filter, and a
+//! A token's generation is that of its issue, so each look-up checks one Bloom filter, and a
 //! generation is forgotten when its last token has expired.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Tokens a day that a filter is made for.
+/// Tokens per day that a filter is sized for.
 pub const TOKENS_PER_DAY: u64 = 1_000_000;
-/// Filter bits for each of them: with 11 hashes 1 new token in 2,100 seems spent when all have
+/// Filter bits for each of them: with 11 hashes, 1 new token in 2,100 seems spent when all have
 /// been.
 const BITS_PER_TOKEN: u64 = 16;
 const HASHES: u64 = 11;
-/// Clocks of hosts that share a key may differ: a token may have been issued in the future by this
-/// much.
+/// Clocks of hosts that share a key may differ: a token may have been issued this far in the
+/// future.
 pub(crate) const SKEW: Duration = Duration::from_secs(60);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Remembers spent tokens. Workers of an endpoint share one, or a client would use each of its
-/// tokens once at each.
+/// Remembers spent tokens. The workers of an endpoint share one; otherwise a client could use each
+/// of its tokens once at each worker.
 pub trait TokenFilter: fmt::Debug + Send {
-    /// Marks a token as spent; `false` if it was before, or seems so. Of several calls at a time
-    /// with one token at most one returns `true`. `id` is random and unique, `issued` the time
-    /// since the Unix epoch.
+    /// Marks a token as spent; `false` if it already was, or seems to be. Of several concurrent
+    /// calls with one token, at most one returns `true`. `id` is random and unique; `issued` is the
+    /// time since the Unix epoch.
     fn spend(&mut self, id: &[u8; 16], issued: Duration) -> bool;
 }
 
-/// Spent tokens in memory: two Bloom filters, which are allocated when they are needed. For
-/// `TOKENS_PER_DAY` spent each day, at most 1 new token in 2,000 seems spent, and each filter takes
-/// 2 MB for each day of a token's life, or a day if that is longer. With more tokens that
-/// probability rises; memory does not.
+/// In-memory filter: two Bloom filters, allocated when needed. For `TOKENS_PER_DAY` spent each day,
+/// at most 1 new token in 2,000 seems spent, and each filter takes 2 MB for each day of a token's
+/// life, or a day if that is longer. With more tokens that probability rises, but memory does not.
 #[derive(Debug)]
 pub struct SpentTokens {
-    /// Time of issue that a generation spans, in milliseconds.
+    /// Range of issue times that a generation spans, in milliseconds.
     span_ms: u64,
     /// Words of a filter.
     words: usize,
@@ -62,15 +61,15 @@ impl fmt::Debug for Generation {
 }
 
 impl SpentTokens {
-    /// A filter for tokens that are good for `lifetime`. Of several that tokens are divided among
-    /// by their id, each is one of `parts`.
+    /// A filter for tokens that are valid for `lifetime`. If tokens are divided among several
+    /// filters by their id, each is one of `parts`.
     #[must_use]
     pub fn new(lifetime: Duration, parts: u32) -> Self {
         let seconds = lifetime.max(DAY).as_secs();
         let tokens = u128::from(seconds) * u128::from(TOKENS_PER_DAY) / u128::from(DAY.as_secs());
         let bits = tokens * u128::from(BITS_PER_TOKEN) / u128::from(parts.max(1));
-        // One millisecond more than the time of issue of good tokens spans, so that it never
-        // touches three generations.
+        // One millisecond more than the range of issue times of valid tokens, so that this range
+        // never touches three generations.
         let span = (lifetime.saturating_add(SKEW))
             .as_millis()
             .saturating_add(1);
@@ -102,16 +101,16 @@ impl TokenFilter for SpentTokens {
         let number = u64::try_from(issued.as_millis()).unwrap_or(u64::MAX) / self.span_ms;
         let generation = &mut self.generations[(number % 2) as usize];
         if generation.bits.is_empty() || generation.number < number {
-            // Tokens of the one that was here have expired. Its memory serves again.
+            // The tokens of the previous generation here have expired. Its memory is reused.
             generation.number = number;
             generation.bits.clear();
             generation.bits.resize(self.words, 0);
         } else if generation.number > number {
-            // Older than what is remembered.
+            // Older than the remembered generations.
             return false;
         }
-        // The id is as good as hashed: the endpoint that issued the token drew it. Kirsch and
-        // Mitzenmacher: two hashes make any number of them.
+        // The id is as good as a hash: the endpoint that issued the token drew it at random. Kirsch
+        // and Mitzenmacher: two hashes make any number of them.
         let value = u128::from_be_bytes(*id);
         let (first, step) = ((value >> 64) as u64, value as u64 | 1);
         let count = self.words as u64 * 64;
@@ -170,7 +169,7 @@ mod tests {
             .count();
         println!("of 100,000 new tokens after a million {mistaken} seem spent");
         assert!(mistaken < 100, "{mistaken} of 100,000");
-        // The next day begins empty, and the day before is remembered.
+        // The next day starts empty, and the day before is remembered.
         let next = EPOCH + DAY + SKEW + Duration::from_millis(1);
         assert!(ids(1).take(1000).all(|id| filter.spend(&id, next)));
         assert!(ids(1).take(1000).all(|id| !filter.spend(&id, EPOCH)));
@@ -190,8 +189,8 @@ mod tests {
                 let issued = EPOCH + offset * hour;
                 let mut filter = SpentTokens::new(lifetime, 64);
                 assert!(filter.spend(&[1; 16], issued));
-                // What is issued and spent meanwhile, up to the last moment at which the token is
-                // good.
+                // Tokens issued and spent in the meantime, up to the last moment at which the first
+                // one is valid.
                 for n in 1..=10 {
                     let mut id = [2; 16];
                     id[0] = n as u8;

@@ -1,23 +1,23 @@
-//! Where a client keeps the tokens of NEW_TOKEN frames for later connections (RFC 9000 §8.1.3).
+//! Where a client keeps the tokens from NEW_TOKEN frames for later connections (RFC 9000 §8.1.3).
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Tokens in all.
+/// Maximum number of tokens in total.
 const MAX_TOKENS: usize = 256;
-/// Tokens of one server.
+/// Maximum number of tokens of one server.
 const MAX_OF_SERVER: usize = 4;
-/// Bytes of a token that is kept; longer ones leave too little of a first packet.
+/// Longest token that is kept, in bytes; a longer one leaves too little room in a first packet.
 pub(crate) const MAX_TOKEN_LEN: usize = 512;
 
 /// Keeps the tokens that servers give a client in NEW_TOKEN frames (RFC 9000 §8.1.3). With one, the
-/// client's next connection to that server begins with a validated address: the server need not ask
-/// for it with a Retry, nor hold back what exceeds three times what it has received (§8.1).
+/// client's next connection to that server begins with a validated address: the server need not
+/// validate it with a Retry, nor limit itself to three times the bytes that it has received (§8.1).
 ///
-/// A token must be used for one connection at most, or an observer can link two connections (RFC
-/// 9000 §8.1.3), and only for the version that it was issued in (RFC 9369 §5). Tokens come from
-/// servers, so a store must bound how many it keeps; one is at most 512 bytes long.
+/// A token must be used for at most one connection, or an observer can link two connections (RFC
+/// 9000 §8.1.3), and only for the version in which it was issued (RFC 9369 §5). Tokens come from
+/// servers, so a store must bound how many it keeps; each is at most 512 bytes long.
 ///
 /// The methods are called on worker threads, which serve other connections too: they must return
 /// quickly, and a panic ends the worker.
@@ -42,10 +42,10 @@ pub(crate) const MAX_TOKEN_LEN: usize = 512;
 /// }
 /// ```
 pub trait TokenStore: fmt::Debug + Send + Sync {
-    /// Keeps a token of `server_name` for connections that begin with `version`.
+    /// Keeps a token of `server_name` for connections that start with `version`.
     fn insert(&self, server_name: &str, version: u32, token: &[u8]);
 
-    /// Takes a token out. One of more than 512 bytes is not used.
+    /// Removes a token and returns it. One of more than 512 bytes is not used.
     fn take(&self, server_name: &str, version: u32) -> Option<Vec<u8>>;
 }
 
@@ -56,8 +56,8 @@ struct Entry {
     token: Box<[u8]>,
 }
 
-/// The usual store: in memory, at most 256 tokens of at most 512 bytes, at most 4 of one server;
-/// the oldest go first.
+/// The default store: in memory, at most 256 tokens of at most 512 bytes, at most 4 of one server;
+/// the oldest are dropped first.
 #[derive(Debug, Default)]
 pub struct MemoryTokenStore {
     /// The newest last.

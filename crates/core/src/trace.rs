@@ -1,8 +1,8 @@
 //! Events of a connection for `tracing`. Without the feature of that name they are compiled out.
 //!
 //! Each connection has a span, `connection`, at level debug, with its side, its peer and the
-//! destination id of the client's first packet. Within it are the events, at level debug too:
-//! what [`Observation`] lists.
+//! destination id of the client's first packet. Within it are the events listed in [`Observation`],
+//! also at level debug.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use squall_wire::{ConnectionId, Side};
 
 use crate::observation::Observation;
 
-/// What `tracing` shows of a connection belongs to one span; to none unless there is a subscriber.
+/// The span of a connection's events for `tracing`; none unless there is a subscriber.
 pub(crate) struct Trace {
     #[cfg(feature = "tracing")]
     span: tracing::Span,
@@ -23,7 +23,7 @@ impl Trace {
         Self { span }
     }
 
-    /// Whether anybody listens.
+    /// Whether there is a subscriber.
     pub(crate) fn is_on(&self) -> bool {
         !self.span.is_disabled()
     }

@@ -13,7 +13,7 @@ use crate::error;
 use crate::recv::RecvStream;
 use crate::send::SendStream;
 
-/// A connection of squall's as h3 needs it: pass it to [`h3::server::Connection::new`] or
+/// A squall connection in the form that h3 needs: pass it to [`h3::server::Connection::new`] or
 /// [`h3::client::new`].
 pub struct Connection {
     opener: OpenStreams,
@@ -52,8 +52,8 @@ impl<B: Buf + Send + 'static> quic::Connection<B> for Connection {
         let stream = ready!(Pin::new(accepting).poll(cx));
         self.accepting_uni = None;
         let stream = stream.map_err(error::of_connection)?;
-        // Control and QPACK streams. An application that waits for data on others has the stream of
-        // their session open, too.
+        // Control and QPACK streams. An application that waits for data on others also has the
+        // stream of their session open.
         stream.set_background();
         let id = id_of(stream.id());
         Poll::Ready(Ok(RecvStream::new(stream, id, Code::H3_NO_ERROR.value())))
@@ -259,7 +259,7 @@ impl<B: Buf + Send + 'static> quic::SendStreamUnframed<B> for BidiStream<B> {
     }
 }
 
-/// The id as h3 knows it.
+/// The id in h3's type.
 fn id_of(id: squall::StreamId) -> StreamId {
     StreamId::try_from(id.0).expect("every stream id is below 2^62 (RFC 9000 §2.1)")
 }

@@ -1,13 +1,13 @@
-//! squall's errors as h3 knows them.
+//! squall's errors in h3's types.
 
 use std::sync::Arc;
 
 use h3::quic::{ConnectionErrorIncoming, StreamErrorIncoming};
 use squall::{CloseReason, ReadError, WriteError};
 
-/// Why a connection ended. Only what the peer's HTTP/3 did is an application's close: h3 takes that
-/// for the peer's error code. If this end closed the connection itself, h3 knows, or it was closed
-/// beside h3.
+/// Why a connection ended. Only an end caused by the peer's HTTP/3 is an application close, since
+/// h3 takes it for the peer's error code. If this end closed the connection, h3 already knows, or
+/// it was closed without h3.
 pub(crate) fn of_connection(reason: CloseReason) -> ConnectionErrorIncoming {
     match reason {
         CloseReason::Application {

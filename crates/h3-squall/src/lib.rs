@@ -1,4 +1,4 @@
-//! HTTP/3 by the [`h3`] crate over [`squall`], a QUIC transport.
+//! HTTP/3 with the [`h3`] crate over [`squall`], a QUIC transport.
 //!
 //! ```text
 //! application    requests, responses, bodies
@@ -7,7 +7,7 @@
 //! squall         QUIC
 //! ```
 //!
-//! An application on h3 and h3-quinn moves here by changing the line in which it wraps its
+//! An application that uses h3 and h3-quinn moves here by changing the line in which it wraps its
 //! connection:
 //!
 //! ```
@@ -23,21 +23,20 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What differs from h3-quinn:
+//! The differences from h3-quinn:
 //! - **Dropping an unfinished half resets it**, with H3_REQUEST_CANCELLED. The response of a
 //!   handler that panicked or was cancelled never looks complete. A response is complete when
 //!   `finish` has returned.
-//! - Dropping a receiving half that was not read to its end stops it: a client's with
-//!   H3_REQUEST_CANCELLED, a server's with H3_NO_ERROR (RFC 9114 §4.1).
-//! - A future of h3's `send_data` that is dropped while it waits loses nothing: what it was given
-//!   is written before anything that follows on the stream.
-//! - Payload of 2 KiB or more is passed on without a copy if it lies in one piece, as
-//!   [`Bytes`](bytes::Bytes) does. Received data is handed out as it lies in squall's receive
-//!   buffer.
+//! - Dropping a receiving half that was not read to its end stops it: on a client with
+//!   H3_REQUEST_CANCELLED, on a server with H3_NO_ERROR (RFC 9114 §4.1).
+//! - Dropping a waiting `send_data` future of h3 loses nothing: the data that it was given is
+//!   written before anything that follows on the stream.
+//! - Payload of 2 KiB or more is passed on without a copy if it is contiguous, as
+//!   [`Bytes`](bytes::Bytes) is. Received data is handed out as it lies in squall's receive buffer.
 //! - The type of the payload must be `Send + 'static`.
 //!
 //! h3 is at 0.0.x: each of its releases may be incompatible, and this crate follows them. The name
-//! squall-h3 is kept for an implementation of HTTP/3 of squall's own.
+//! squall-h3 belongs to squall's own implementation of HTTP/3.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -8,9 +8,9 @@ use h3::quic::{self, StreamErrorIncoming, StreamId, WriteBuf};
 
 use crate::error;
 
-/// Payload of at least this many bytes is shared with the transport, a shorter one is copied into
-/// its buffer. Sharing costs an allocation and some counting of references, 55 ns; copying costs 50
-/// ns for 1,024 bytes, 71 for 2,048 and 238 for 8,192 (Emerald Rapids).
+/// Payload of at least this many bytes is shared with the transport; shorter payload is copied into
+/// its buffer. Sharing costs an allocation and some reference counting, 55 ns; copying costs 50 ns
+/// for 1,024 bytes, 71 for 2,048 and 238 for 8,192 (Emerald Rapids).
 const SHARED_FROM: usize = 2048;
 
 /// The sending half of a stream. Dropping it unfinished resets the stream.
@@ -20,13 +20,13 @@ pub struct SendStream<B: Buf> {
     outgoing: Outgoing<B>,
 }
 
-/// What h3 has handed over and the stream has not taken yet, in order.
+/// Data that h3 has handed over but the stream has not accepted yet, in order.
 struct Outgoing<B: Buf> {
     /// The rest of a payload that is shared with the transport.
     payload: Bytes,
-    /// The frame that is being written; its header and what is not shared.
+    /// The frame being written; its header and any part that is not shared.
     frame: Option<WriteBuf<B>>,
-    /// Frames behind it. There are some only if a future of h3's was dropped while it waited.
+    /// Frames behind it. There are some only if a future of h3 was dropped while it waited.
     later: VecDeque<WriteBuf<B>>,
 }
 
@@ -95,7 +95,7 @@ impl<B: Buf> SendStream<B> {
 }
 
 impl<B: Buf + Send + 'static> SendStream<B> {
-    /// Writes all that was handed over.
+    /// Writes everything that was handed over.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         (self.outgoing.poll_write(&mut self.stream, cx)).map_err(error::of_write)
     }
@@ -135,7 +135,7 @@ impl<B: Buf + Send + 'static> quic::SendStream<B> for SendStream<B> {
 
 impl<B: Buf + Send + 'static> quic::SendStreamUnframed<B> for SendStream<B> {
     /// Copies from the front of `buf`: how much there is room for is known only afterwards, when a
-    /// part that was taken out could not be put back.
+    /// part already taken out could not be put back.
     fn poll_send<D: Buf>(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Bodies that arrive.
+//! Received bodies.
 
 use std::fmt;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use crate::tunnel::TunnelHandle;
 
 /// The body of a received request or response.
 ///
-/// Data is handed out as it arrived, without a copy, and the peer may send more only as it is
+/// Data is handed out as it arrived, without a copy, and the peer may send more only as the data is
 /// taken. Dropping a body before its end tells the peer to stop sending.
 #[derive(Default)]
 pub struct Body(Kind);
@@ -36,33 +36,33 @@ enum Kind {
 
 struct Incoming {
     reader: MessageReader,
-    /// What was read together with the head.
+    /// The part that was read together with the head.
     first: Option<Part>,
     /// A trailer section that waits for the dynamic table.
     trailers: Option<Bytes>,
     fault: Option<Fault>,
     /// How long it may stand still.
     timeout: Option<Duration>,
-    /// Since when it does; made at the first pause.
+    /// The timer of the current pause; made at the first one.
     pause: Option<Pin<Box<Sleep>>>,
     is_paused: bool,
-    /// Dropped when the body is done with, at its end or when it is dropped.
+    /// Dropped at the body's end, or with the body.
     _guard: Option<ActiveGuard>,
 }
 
-/// What turned out to be wrong with a request after its head, for its response.
+/// A fault found in a request after its head, passed on to its response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fault(Arc<AtomicU64>);
 
 impl Fault {
-    /// The code that the response is reset with, if the request is malformed (RFC 9114 §4.1.2).
+    /// The code to reset the response with if the request is malformed (RFC 9114 §4.1.2).
     pub(crate) fn code(&self) -> Option<Code> {
         let code = Code(self.0.load(Ordering::Acquire));
         (code.0 != 0 && code != Code::H3_REQUEST_CANCELLED).then_some(code)
     }
 
-    /// The code that the response is reset with if it fails: it is the client's fault if the
-    /// request's body did not arrive in time.
+    /// The code to reset the response with if it fails: it is the client's fault if the request's
+    /// body did not arrive in time.
     pub(crate) fn code_of_failure(&self) -> Code {
         match Code(self.0.load(Ordering::Acquire)) {
             Code::H3_REQUEST_CANCELLED => Code::H3_REQUEST_CANCELLED,
@@ -103,7 +103,7 @@ impl Body {
         Self(Kind::Empty)
     }
 
-    /// The body of a request: `fault` learns whether it is malformed.
+    /// The body of a request; `fault` records whether it is malformed.
     pub(crate) fn of_request(reader: MessageReader, first: Option<Part>, fault: Fault) -> Self {
         let timeout = reader.body_timeout();
         let mut body = Self::incoming(reader, first, None);
@@ -114,7 +114,7 @@ impl Body {
         body
     }
 
-    /// The body behind a head, whose first part may have been read already.
+    /// The body after a head, whose first part may already have been read.
     pub(crate) fn incoming(
         reader: MessageReader,
         first: Option<Part>,
@@ -134,15 +134,15 @@ impl Body {
 }
 
 impl Body {
-    /// The datagrams of the request that this is the body of, or of the request that it answers
-    /// (RFC 9297), for an extended CONNECT request whose stream is still open. Both ends must have
+    /// The datagrams (RFC 9297) of the extended CONNECT request that this body belongs to or
+    /// answers, as long as its stream is open. Both ends must have
     /// [`Config::datagrams`](crate::Config::datagrams) set.
     #[must_use]
     pub fn datagrams(&self) -> Option<Datagrams> {
         Some(Datagrams(Arc::new(self.tunnel()?)))
     }
 
-    /// Opens what belongs to the request and travels outside of its stream.
+    /// Opens the request's tunnel, for what travels outside of its stream.
     pub(crate) fn tunnel(&self) -> Option<TunnelHandle> {
         match &self.0 {
             Kind::Incoming(incoming) => {
@@ -200,7 +200,7 @@ impl http_body::Body for Body {
             Kind::Incoming(incoming) => {
                 let frame = ready!(incoming.poll_frame(cx));
                 if !matches!(frame, Some(Ok(_))) {
-                    // An error comes once; the stream is not needed any more.
+                    // An error is returned once; the stream is no longer needed.
                     self.0 = Kind::Empty;
                 }
                 Poll::Ready(frame)
@@ -310,7 +310,7 @@ fn trailers_of(
     trailers(section)
 }
 
-/// What a failure to decode fields does to a message.
+/// The effect of a decoding failure on a message.
 pub(crate) const fn broken(error: &FieldsError) -> Broken {
     match *error {
         FieldsError::Connection(code) => Broken::Connection(code, "fields cannot be decoded"),
@@ -321,7 +321,7 @@ pub(crate) const fn broken(error: &FieldsError) -> Broken {
     }
 }
 
-/// What the application learns of a message that broke off.
+/// The error that the application gets for a message that broke off.
 pub(crate) fn error_of(broken: Broken) -> Error {
     match broken {
         Broken::Connection(_, why) => Error::Malformed(why),

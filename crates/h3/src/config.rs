@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::settings::Settings;
 
-/// Writes setters that are named like their fields.
+/// Generates setters named like their fields.
 macro_rules! setters {
     ($($(#[$doc:meta])* $field:ident: $type:ty;)*) => {
         $(
@@ -73,23 +73,23 @@ impl Config {
         /// Default: 16.
         qpack_blocked_streams: u64;
         /// The most bytes of QPACK's dynamic table that this end's encoder uses, if the peer allows
-        /// as many; 0 for none. Default: 4096.
+        /// that many; 0 for none. Default: 4096.
         qpack_encoder_table_capacity: u64;
         /// How long the head of a request may take to arrive, once its stream is open; after that
         /// the stream is reset. Default: 10 s.
         header_timeout: Duration;
-        /// How long nothing of a request's body may arrive while a service waits for it, at a
-        /// server. Then the body fails with [`Error::Timeout`](crate::Error::Timeout), and the
-        /// service may answer, say with 408 (RFC 9110 §15.5.9). If it fails instead, or its
-        /// response does, the stream is reset with H3_REQUEST_CANCELLED (RFC 9114 §8.1). The
-        /// connection goes on. CONNECT requests, whose tunnels may be silent, have no such limit.
-        /// Default: none, since streams of gRPC may be silent as well.
+        /// How long a server's service may wait for more of a request's body while nothing arrives.
+        /// After that the body fails with [`Error::Timeout`](crate::Error::Timeout), and the
+        /// service may answer, for example with 408 (RFC 9110 §15.5.9). If the service or its
+        /// response fails instead, the stream is reset with H3_REQUEST_CANCELLED (RFC 9114 §8.1).
+        /// The connection continues. CONNECT requests, whose tunnels may be silent, have no such
+        /// limit. Default: none, since gRPC streams may be silent as well.
         body_timeout: Option<Duration>;
-        /// How long a client may give no credit to a response that waits for it (RFC 9000 §4.1), at
-        /// a server. Then the stream is reset with H3_REQUEST_CANCELLED (RFC 9114 §8.1), up to a
-        /// quarter of this time later; the connection goes on. A response whose service has nothing
-        /// to send does not wait for the client, and neither does one that congestion control or
-        /// other responses hold back. CONNECT requests have no such limit. Default: none.
+        /// How long a server's response may wait for credit from its client (RFC 9000 §4.1). After
+        /// that the stream is reset with H3_REQUEST_CANCELLED (RFC 9114 §8.1), up to a quarter of
+        /// this time later; the connection continues. A response does not wait for the client if
+        /// its service has nothing to send, or if congestion control or other responses hold it
+        /// back. CONNECT requests have no such limit. Default: none.
         send_timeout: Option<Duration>;
         /// Whether a server accepts extended CONNECT (RFC 9220). Default: no.
         enable_connect_protocol: bool;
@@ -102,8 +102,8 @@ impl Config {
         /// Whether a server adds a `date` field to responses that have none (RFC 9110 §6.6.1).
         /// Default: yes.
         date: bool;
-        /// Whether requests at a server carry [`Informational`](crate::Informational), by which
-        /// responses are sent before the final one, such as 103 Early Hints. Default: no.
+        /// Whether requests at a server carry [`Informational`](crate::Informational), which sends
+        /// responses before the final one, such as 103 Early Hints. Default: no.
         informational: bool;
     }
 
@@ -117,7 +117,7 @@ impl Config {
         self.datagrams || self.webtransport > 0
     }
 
-    /// The SETTINGS that the peer gets.
+    /// The SETTINGS to send to the peer.
     pub(crate) fn settings(&self, is_server: bool) -> Settings {
         Settings {
             qpack_max_table_capacity: self.qpack_max_table_capacity,

@@ -8,16 +8,16 @@ use crate::frame::{Fate, FrameReader, Piece, kind};
 use crate::settings::Settings;
 
 /// The longest payload of a frame on the control stream. SETTINGS of a dozen pairs and a
-/// PRIORITY_UPDATE take a fraction.
+/// PRIORITY_UPDATE take a fraction of this.
 const MAX_PAYLOAD: u64 = 16 * 1024;
 
-/// What the peer says.
+/// An event on the peer's control stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ControlEvent {
     /// Its settings; always first, and once.
     Settings(Settings),
-    /// Requests of this stream id and later ones are not processed (to a client); pushes are not
-    /// wanted (to a server).
+    /// Requests from this stream id on are not processed (to a client); pushes are not wanted (to a
+    /// server).
     GoAway(u64),
     /// A request stream's new `priority` field value (RFC 9218 §7.1).
     Priority(u64, Bytes),
@@ -32,7 +32,7 @@ pub(crate) struct ControlReader {
     rules: Rules,
 }
 
-/// What has come so far, as far as it limits what may come next.
+/// What has arrived so far, as far as it restricts what may follow.
 #[derive(Debug, Default)]
 struct Rules {
     settings: bool,
@@ -54,7 +54,7 @@ impl ControlReader {
         self.frames.push(chunk);
     }
 
-    /// The next event; `None` if it takes more bytes.
+    /// The next event; `None` if more bytes are needed.
     ///
     /// # Errors
     /// The peer broke a rule: the connection is to be closed with this code.
@@ -112,7 +112,7 @@ impl Rules {
             }
             kind::GOAWAY => {
                 let id = only_varint(payload)?;
-                // RFC 9114 §5.2: ids of requests go to clients, and none is larger than the last.
+                // RFC 9114 §5.2: clients get ids of requests, none of them larger than the last.
                 let is_request = id & 3 == 0;
                 if !is_server && !is_request || self.goaway.is_some_and(|last| id > last) {
                     return Err(Code::H3_ID_ERROR);
@@ -175,7 +175,7 @@ mod tests {
 
     const SETTINGS: Frame<'_> = (kind::SETTINGS, &[]);
 
-    /// What comes of a control stream of these frames.
+    /// The events of a control stream of these frames.
     fn read(is_server: bool, frames: &[Frame<'_>]) -> Result<Vec<ControlEvent>, Code> {
         let mut bytes = Vec::new();
         for (kind, payload) in frames {

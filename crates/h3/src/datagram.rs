@@ -22,7 +22,7 @@ impl Datagrams {
     /// Sends a datagram. If the connection's queue is full, the oldest datagrams in it are dropped.
     ///
     /// # Errors
-    /// It is too large, the peer accepts none, or the connection ended.
+    /// The datagram is too large, the peer accepts none, or the connection ended.
     pub fn send(&self, payload: &[u8]) -> Result<(), DatagramError> {
         let shared = &self.0.shared;
         if shared.has_peer_settings() && !shared.peer_settings().h3_datagram {
@@ -50,8 +50,8 @@ impl Datagrams {
         size.checked_sub(squall_wire::varint::size(self.0.id / 4))
     }
 
-    /// Waits for the next datagram; `None` when the request or the connection has ended. Datagrams
-    /// that nobody reads are dropped, the oldest first. Cancel-safe.
+    /// Waits for the next datagram; `None` when the request or the connection has ended. Unread
+    /// datagrams are dropped beyond a limit, oldest first. Cancel-safe.
     pub async fn recv(&self) -> Option<Bytes> {
         poll_fn(|cx| self.0.poll_datagram(cx)).await
     }
@@ -60,7 +60,7 @@ impl Datagrams {
 /// Passes a QUIC datagram on to its request.
 ///
 /// # Errors
-/// It names no request (RFC 9297 §2.1).
+/// The datagram names no request (RFC 9297 §2.1).
 pub(crate) fn route(shared: &Shared, datagram: &Bytes) -> Result<(), Code> {
     let mut reader = Reader::new(datagram);
     let quarter = reader.varint().map_err(|_| Code::H3_DATAGRAM_ERROR)?;

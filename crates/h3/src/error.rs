@@ -4,7 +4,7 @@ use std::fmt;
 
 use squall::{CloseReason, ReadError, WriteError};
 
-/// Any error, as services and bodies return it.
+/// Any error that services and bodies return.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An HTTP/3 or QPACK error code: the application error code of a QUIC stream or connection.
@@ -96,12 +96,12 @@ impl fmt::Debug for Code {
 pub enum Error {
     /// No connection to the request's origin could be made.
     Connect(std::io::Error),
-    /// The connection ended. A peer that breaks a rule of HTTP/3 ends it too; the reason then has
+    /// The connection ended. This includes a peer that broke a rule of HTTP/3; the reason then has
     /// the code.
     Connection(CloseReason),
     /// The peer reset the stream, or stopped reading it, with this code.
     Stream(Code),
-    /// The peer's message breaks a rule of RFC 9114 §4, as this sentence says.
+    /// The peer's message breaks this rule of RFC 9114 §4.
     Malformed(&'static str),
     /// The peer's field section is larger than this end's limit.
     FieldsTooLarge,
@@ -117,7 +117,7 @@ pub enum Error {
     /// Nothing of the request's body has arrived for
     /// [`Config::body_timeout`](crate::Config::body_timeout).
     Timeout,
-    /// The request has no form in HTTP/3, as this sentence says.
+    /// The request has no form in HTTP/3, for this reason.
     InvalidRequest(&'static str),
 }
 

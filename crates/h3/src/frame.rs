@@ -4,8 +4,8 @@
 //!   chunks of a stream ─ push ─> FrameReader ─ next ─> Piece::Frame   a whole payload, bounded
 //!                                                      Piece::Data    payload as it arrives
 //! ```
-//! The reader knows nothing of which frames are allowed where. For each frame header it asks its
-//! caller, who rejects the frame, takes it whole, takes it as it arrives, or has it skipped.
+//! The reader does not know which frames are allowed where. For each frame header it asks its
+//! caller, which rejects the frame, takes it whole, takes it as it arrives, or has it skipped.
 
 use bytes::{Buf, Bytes, BytesMut};
 use squall_wire::varint;
@@ -22,11 +22,11 @@ pub(crate) mod kind {
     pub(crate) const PRIORITY_UPDATE_REQUEST: u64 = 0x0f_0700;
     pub(crate) const PRIORITY_UPDATE_PUSH: u64 = 0x0f_0701;
 
-    /// No frame: a bidirectional stream of WebTransport begins with it
-    /// (draft-ietf-webtrans-http3 §4.3).
+    /// Not a frame: a bidirectional WebTransport stream begins with it (draft-ietf-webtrans-http3
+    /// §4.3).
     pub(crate) const WEBTRANSPORT_STREAM: u64 = 0x41;
 
-    /// Types of HTTP/2 that have no meaning here and are errors (RFC 9114 §7.2.8).
+    /// HTTP/2 types that have no meaning here and are errors (RFC 9114 §7.2.8).
     pub(crate) const fn is_reserved(kind: u64) -> bool {
         matches!(kind, 0x02 | 0x06 | 0x08 | 0x09)
     }
@@ -45,7 +45,7 @@ pub(crate) mod stream_type {
 /// The longest frame header: two variable-length integers.
 const MAX_HEADER: usize = 16;
 
-/// What is to become of a frame's payload.
+/// How to handle a frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Returned in one piece. The caller has checked the length.
@@ -54,18 +54,18 @@ pub(crate) enum Fate {
     Stream,
     /// Dropped as it arrives.
     Skip,
-    /// There is no payload: what follows is not made of frames. See [`FrameReader::take_rest`].
+    /// There is no payload: what follows is not framed. See [`FrameReader::take_rest`].
     NoFrame,
 }
 
-/// What a stream of frames is made of.
+/// A piece of a stream of frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// A frame with its whole payload.
     Frame(u64, Bytes),
     /// Some payload of a frame whose fate is [`Fate::Stream`].
     Data(Bytes),
-    /// The stream is not made of frames from here on: the first two integers of what would be one.
+    /// The stream is not framed from here on: the first two integers of what would be a frame.
     NoFrame(u64, u64),
 }
 
@@ -103,7 +103,7 @@ impl FrameReader {
         }
     }
 
-    /// Adds the next chunk. The one before must be used up: [`next`](Self::next) has returned
+    /// Adds the next chunk. The previous one must be used up: [`next`](Self::next) has returned
     /// `None`.
     pub(crate) fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.input.is_empty());
@@ -120,12 +120,12 @@ impl FrameReader {
         at_boundary && self.input.is_empty()
     }
 
-    /// What is left of the last chunk.
+    /// The rest of the last chunk.
     pub(crate) fn take_rest(&mut self) -> Bytes {
         std::mem::take(&mut self.input)
     }
 
-    /// The next piece; `None` if it takes another chunk. `begin` is called once for each frame,
+    /// The next piece; `None` if another chunk is needed. `begin` is called once for each frame,
     /// with its type and the length of its payload, as soon as they are known.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl FrameReader {
                         kind,
                         left: left - self.input.len(),
                     };
-                    // Grows with what arrives, not by what the header promises.
+                    // Grows with what arrives, not with what the header promises.
                     self.payload.extend_from_slice(&self.input);
                     self.input.clear();
                     return Ok(None);
@@ -236,7 +236,7 @@ impl FrameReader {
     }
 }
 
-/// Type, length, and the size of both.
+/// Type, length, and the size of both together.
 #[inline]
 fn parse_header(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     let mut reader = squall_wire::Reader::new(bytes);

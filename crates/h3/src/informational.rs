@@ -15,11 +15,11 @@ use crate::message::response_fields;
 use crate::send::Buffer;
 use crate::shared::Shared;
 
-/// Responses that may wait to be sent.
+/// The most responses that may wait to be sent.
 const MAX_WAITING: usize = 16;
 
 /// Sends informational responses to a request: an extension of requests at servers with
-/// [`Config::informational`](crate::Config::informational). Clones are of the same request.
+/// [`Config::informational`](crate::Config::informational). Clones belong to the same request.
 #[derive(Clone, Default)]
 pub struct Informational(Arc<Mutex<Queue>>);
 
@@ -32,12 +32,12 @@ struct Queue {
 }
 
 impl Informational {
-    /// Sends a response of a status from 100 to 199, but 101, which HTTP/3 does not have. It leaves
-    /// at once, and does not wait for the final response.
+    /// Sends a response with a status from 100 to 199, except 101, which HTTP/3 does not have. It
+    /// leaves at once, without waiting for the final response.
     ///
     /// # Errors
-    /// Gives the response back if its status is another one, if the final response has begun, or if
-    /// 16 others wait because the client takes nothing.
+    /// Returns the response if its status is out of range, if the final response has begun, or if
+    /// 16 others are waiting because the client accepts nothing.
     pub fn send(&self, response: Response<()>) -> Result<(), Response<()>> {
         let status = response.status();
         let mut queue = lock(&self.0);
@@ -57,7 +57,7 @@ impl Informational {
         Ok(())
     }
 
-    /// The next one to be sent. Without one the task is woken when there is.
+    /// The next one to send. If there is none, the task is woken when there is.
     fn next(&self, cx: &Context<'_>) -> Option<Response<()>> {
         let mut queue = lock(&self.0);
         let next = queue.waiting.pop_front();
@@ -77,7 +77,7 @@ impl fmt::Debug for Informational {
 /// The sending end of an [`Informational`].
 pub(crate) struct Hints {
     from: Informational,
-    /// Encoded, and not written yet.
+    /// Encoded, but not yet written.
     unwritten: Buffer,
 }
 
@@ -89,7 +89,7 @@ impl Hints {
         }
     }
 
-    /// Sends what waits; ready when all is written.
+    /// Sends what is waiting; ready when all is written.
     pub(crate) fn poll_send(
         &mut self,
         shared: &Shared,
@@ -119,13 +119,13 @@ impl Drop for Hints {
     }
 }
 
-/// What a client calls with each informational response to a request: an extension of requests.
+/// A client's callback for each informational response to a request: an extension of requests.
 /// Without it they are skipped.
 #[derive(Clone)]
 pub struct OnInformational(Arc<dyn Fn(Response<()>) + Send + Sync>);
 
 impl OnInformational {
-    /// Calls `call` with each of them, in their order, while the final response is waited for.
+    /// Calls `call` with each of them, in order, while waiting for the final response.
     pub fn new(call: impl Fn(Response<()>) + Send + Sync + 'static) -> Self {
         Self(Arc::new(call))
     }

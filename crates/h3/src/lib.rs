@@ -1,7 +1,7 @@
 //! HTTP/3 (RFC 9114) over [`squall`], a QUIC transport for the lowest CPU cost per byte.
 //!
 //! # Servers
-//! [`server::serve`] serves every connection of an endpoint by an [`HttpService`]: any
+//! [`server::serve`] serves every connection of an endpoint with an [`HttpService`]: any
 //! [`tower_service::Service`] that takes an [`http::Request`], such as an `axum::Router` or the
 //! routes of `tonic`.
 //!
@@ -19,30 +19,30 @@
 //! By default each request is a task on the caller's runtime, where it may block as much as that
 //! runtime allows. With [`server::Builder::on_worker`] the service runs on the connection's worker
 //! thread, where a response that is ready at once costs no task and leaves in one bundle with
-//! others; it must not block there. [`server::Builder::answer_first`] answers from a request's head
-//! alone with a [`server::Reply`] that was encoded before, which is the cheapest.
+//! others; it must not block there. The cheapest way is [`server::Builder::answer_first`], which
+//! answers from a request's head alone with a pre-encoded [`server::Reply`].
 //!
 //! A response whose handler fails, panics or is cancelled is reset, so that it never looks
 //! complete. [`server::Serve::with_graceful_shutdown`] finishes the requests that have arrived.
-//! [`Config::body_timeout`] and [`Config::send_timeout`] bound how long a client may stand still.
+//! [`Config::body_timeout`] and [`Config::send_timeout`] bound how long a client may stall.
 //!
 //! # Clients
 //! [`client::Client`] connects to the origins of requests and keeps the connections, with "Happy
 //! Eyeballs", `Alt-Svc`, early data for safe methods, and retries where they are safe. With the
-//! feature `dns`, `client::Dns` finds servers by DNS HTTPS records. [`client::handshake`] makes a
-//! [`client::SendRequest`] of one connection. Both are a [`tower_service::Service`] too, over which
+//! feature `dns`, `client::Dns` finds servers by DNS HTTPS records. [`client::handshake`] turns one
+//! connection into a [`client::SendRequest`]. Both are also a [`tower_service::Service`], on which
 //! `tonic`'s clients work unchanged. Dropping a response's future or body cancels the request.
 //!
 //! # Bodies
 //! A received [`Body`] hands out data as it arrived, without a copy; the peer may send more only as
-//! it is taken. Sent bodies are any [`http_body::Body`]. Data of more than 4 KiB is encrypted from
-//! where it lies; a body whose length is known is one DATA frame.
+//! the data is taken. Any [`http_body::Body`] can be sent. Data of more than 4 KiB is encrypted
+//! from where it lies; a body of known length is one DATA frame.
 //!
 //! # Beyond requests
-//! Extended CONNECT (RFC 9220) by the extension [`Protocol`], HTTP datagrams (RFC 9297) by
-//! [`Body::datagrams`], sessions of web pages by [`webtransport`], responses before the final one,
-//! such as 103 Early Hints, by [`Informational`] and [`OnInformational`]. [`Config`] holds the
-//! limits.
+//! [`Protocol`] is the extension for extended CONNECT (RFC 9220), and [`Body::datagrams`] gives
+//! HTTP datagrams (RFC 9297). [`webtransport`] offers sessions to web pages. [`Informational`] and
+//! [`OnInformational`] handle responses before the final one, such as 103 Early Hints. [`Config`]
+//! holds the limits.
 //!
 //! # Modules
 //! ```text

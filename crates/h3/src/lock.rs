@@ -1,4 +1,4 @@
-//! A mutex whose holder panicked is used on: what it guards is changed in single steps.
+//! A mutex stays in use after its holder panicked: what it guards is changed in single steps.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

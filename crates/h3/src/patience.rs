@@ -1,8 +1,8 @@
 //! How long a client may give no credit to a response that waits for it.
 //!
-//! A response that congestion control or other responses hold back is not slow, so its limits are
-//! looked at (RFC 9000 §4.1), and only a few times while it waits: the usual response, which waits
-//! a round trip or never, costs at most a timer.
+//! A response that congestion control or other responses hold back is not stalled, so its
+//! flow-control limits are checked (RFC 9000 §4.1), and only a few times while it waits: the usual
+//! response, which waits a round trip or not at all, costs at most a timer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,10 +11,10 @@ use std::time::Duration;
 use squall::{ReachedLimit, SendStream};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How often a stream is looked at within the time that it may stand still.
+/// How often a stream is checked within the time for which it may stand still.
 const LOOKS: u32 = 4;
 
-/// The least time between looks.
+/// The shortest time between two checks.
 const LEAST_STEP: Duration = Duration::from_millis(1);
 
 /// Watches a stream whose writer waits.
@@ -22,9 +22,9 @@ const LEAST_STEP: Duration = Duration::from_millis(1);
 pub(crate) struct Patience {
     /// How long the peer may give no credit; `None`: for ever.
     limit: Option<Duration>,
-    /// For the next look; made when the writer waits for the first time.
+    /// For the next check; made when the writer waits for the first time.
     timer: Option<Pin<Box<Sleep>>>,
-    /// The limit that the stream had reached at the last look, and since when.
+    /// The limit that the stream had reached at the last check, and since when.
     stands: Option<(ReachedLimit, Instant)>,
 }
 
@@ -37,8 +37,8 @@ impl Patience {
         }
     }
 
-    /// Ready when the peer has given no credit for too long. To be polled while the writer waits,
-    /// and only then; that it does not wait any more needs no call, since the limit has risen.
+    /// Ready when the peer has given no credit for too long. Poll it only while the writer waits.
+    /// When the wait ends no call is needed, since the limit has then risen.
     pub(crate) fn poll(&mut self, send: &SendStream, cx: &mut Context<'_>) -> Poll<()> {
         let Some(limit) = self.limit else {
             return Poll::Pending;

@@ -6,7 +6,7 @@ use squall::Priority;
 const DEFAULT_URGENCY: i32 = 3;
 
 /// What a `priority` field means for the stream (RFC 9218 §4): urgency 0 to 7, lower is more
-/// urgent, and whether the response is of use in parts. What is wrong or unknown is ignored.
+/// urgent, and whether partial responses are useful. Wrong or unknown parts are ignored.
 pub(crate) fn priority_of(value: &[u8]) -> Priority {
     let (mut urgency, mut incremental) = (DEFAULT_URGENCY, false);
     for member in value.split(|byte| *byte == b',') {

@@ -16,13 +16,13 @@ use crate::frame::{Fate, FrameReader, Piece, kind};
 use crate::qlog::{Frame, Side};
 use crate::shared::Shared;
 
-/// What a message is made of.
+/// A part of a message.
 #[derive(Debug)]
 pub(crate) enum Part {
     /// An encoded field section: the head first, then perhaps trailers.
     Section(Bytes),
     Data(Bytes),
-    /// No message, but a stream of this WebTransport session, and its first bytes.
+    /// Not a message, but a stream of this WebTransport session, and its first bytes.
     WebTransport(u64, Bytes),
     End,
 }
@@ -32,11 +32,11 @@ pub(crate) enum Part {
 pub(crate) enum Broken {
     /// The peer broke a rule of the connection.
     Connection(Code, &'static str),
-    /// The message is unusable: the stream is given up with this code.
+    /// The message is unusable: the stream is abandoned with this code.
     Stream(Code, Error),
     /// Its field section is larger than the limit.
     TooLarge,
-    /// The peer gave it up, or the connection ended.
+    /// The peer reset the stream, or the connection ended.
     Lost(Error),
 }
 
@@ -55,16 +55,16 @@ pub(crate) struct MessageReader {
     pub(crate) recv: RecvStream,
     frames: FrameReader,
     phase: Phase,
-    /// Bytes that the body lacks, if its length was announced.
+    /// Bytes still missing from the body, if its length was announced.
     left: Option<u64>,
     is_connect: bool,
     /// Whether the stream's first chunk is read.
     has_begun: bool,
-    /// Says that no section of the stream will be decoded, if it comes to that.
+    /// Reports that no section of the stream will be decoded, if it comes to that.
     undecoded: Undecoded,
 }
 
-/// A stream whose field sections are still to be decoded.
+/// A stream whose field sections still have to be decoded.
 #[derive(Debug)]
 struct Undecoded {
     id: StreamId,
@@ -75,7 +75,7 @@ struct Undecoded {
 impl MessageReader {
     pub(crate) fn new(mut recv: RecvStream, shared: Arc<Shared>) -> Self {
         // RFC 9114 §4.1: a server may stop reading a request that it has answered; a client that
-        // stops reading cancels.
+        // stops reading cancels it.
         let code = if shared.is_server {
             Code::H3_NO_ERROR
         } else {
@@ -106,17 +106,17 @@ impl MessageReader {
         &self.undecoded.shared
     }
 
-    /// The body's length, which the head announces.
+    /// The body's length, as announced in the head.
     pub(crate) fn set_content_length(&mut self, length: Option<u64>) {
         self.left = length;
     }
 
-    /// Bytes that the body lacks, if its length is known.
+    /// Bytes still missing from the body, if its length is known.
     pub(crate) fn left(&self) -> Option<u64> {
         self.left
     }
 
-    /// The head was an informational response: another follows (RFC 9114 §4.1).
+    /// The head was an informational response: another head follows (RFC 9114 §4.1).
     pub(crate) fn expect_another_head(&mut self) {
         self.phase = Phase::Head;
     }
@@ -136,7 +136,7 @@ impl MessageReader {
         self.phase == Phase::End
     }
 
-    /// The next part. [`Part::End`] comes again and again.
+    /// The next part. After the end, [`Part::End`] is returned every time.
     pub(crate) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Part, Broken>> {
         let limit = self.undecoded.shared.config.max_field_section_size;
         let (is_server, is_connect) = (self.undecoded.shared.is_server, self.is_connect);
@@ -151,7 +151,7 @@ impl MessageReader {
             let piece = self.frames.next(|kind, len| {
                 let is_first = !std::mem::replace(has_begun, true);
                 match kind {
-                    // A field section takes no more bytes encoded than RFC 9114 §4.2.2 counts for
+                    // Encoded, a field section takes no more bytes than RFC 9114 §4.2.2 counts for
                     // it.
                     kind::HEADERS if len > limit && phase != Phase::Trailers => {
                         Err(Broken::TooLarge)
@@ -222,7 +222,7 @@ impl MessageReader {
         Ok(Part::End)
     }
 
-    /// Gives the stream up for this reason, or the connection where that is called for.
+    /// Gives up the stream for this reason, or the connection if necessary.
     pub(crate) fn give_up(&mut self, broken: &Broken) {
         match broken {
             Broken::Connection(code, why) => self.undecoded.shared.fail(*code, why),
@@ -246,7 +246,7 @@ impl Drop for Undecoded {
     }
 }
 
-/// RFC 9114 §4.1.2: the body has another length than `content-length`.
+/// RFC 9114 §4.1.2: the body's length differs from `content-length`.
 fn wrong_length() -> Broken {
     let error = Error::Malformed("content-length differs from the length of the body");
     Broken::Stream(Code::H3_MESSAGE_ERROR, error)

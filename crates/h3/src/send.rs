@@ -24,9 +24,9 @@ use crate::shared::Shared;
 /// it lies.
 const COPIED: usize = 4096;
 
-/// A body is asked for more when at most this much of it waits to be sent for the first time: what
-/// the service reads from a file or from elsewhere is then sent while the cache still has it, and a
-/// slow client costs little memory.
+/// A body is asked for more once at most this much of it waits to be sent for the first time: data
+/// that the service reads from a file or elsewhere is then sent while it is still in the cache, and
+/// a slow client costs little memory.
 const UNSENT: u64 = 128 << 10;
 
 /// How many buffers a thread keeps.
@@ -36,11 +36,11 @@ thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer for heads and small bodies, from those that the thread has used before.
+/// A buffer for heads and small bodies, reused from earlier messages of the thread.
 #[derive(Default)]
 pub(crate) struct Buffer {
     pub(crate) bytes: Vec<u8>,
-    /// Bytes at the front that are written, or that hold nothing.
+    /// Bytes at the front that have been written, or that hold nothing.
     pub(crate) begin: usize,
 }
 
@@ -54,7 +54,7 @@ impl Buffer {
         self.bytes.get(self.begin..).unwrap_or_default()
     }
 
-    /// Writes what there is room for.
+    /// Writes as much as there is room for.
     pub(crate) fn poll_write(
         &mut self,
         send: &mut SendStream,
@@ -76,7 +76,7 @@ impl Drop for Buffer {
             return;
         }
         bytes.clear();
-        // A thread that ends keeps nothing.
+        // A thread that is ending keeps nothing.
         let _ = BUFFERS.try_with(|buffers| {
             let mut buffers = buffers.borrow_mut();
             if buffers.len() < KEPT_BUFFERS {
@@ -91,19 +91,19 @@ pin_project_lite::pin_project! {
     pub(crate) struct MessageSender<B> {
         send: SendStream,
         shared: Arc<Shared>,
-        // What is framed and not written yet: first the buffer, then the chunk.
+        // Framed but not yet written: first the buffer, then the chunk.
         buffer: Buffer,
         chunk: Bytes,
-        // Bytes that the frame of a body of known length lacks.
+        // Bytes still missing from the frame of a body of known length.
         left: Option<u64>,
         state: State,
-        // Whether what is written waits for room in the stream.
+        // Whether written data waits for room in the stream.
         waits: bool,
-        // What is wrong with the request that the message answers.
+        // A fault in the request that the message answers.
         fault: Option<Fault>,
-        // Bytes of the body that were framed.
+        // Bytes of the body framed so far.
         written: u64,
-        // Finds out that the peer no longer wants the message, while the body has nothing.
+        // Detects that the peer no longer wants the message, while the body has nothing.
         stopped: Option<Stopped>,
         #[pin]
         body: B,
@@ -113,14 +113,14 @@ pin_project_lite::pin_project! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Body,
-    /// All is framed: the stream ends when it is written.
+    /// Everything is framed: the stream ends once it is written.
     Ending,
     Done,
 }
 
 impl<B: SendBody> MessageSender<B> {
-    /// Encodes the head by `encode`, which is given a buffer and returns where the head begins in
-    /// it, and writes it with what the body has at once. Poll the sender to send the rest.
+    /// Encodes the head with `encode`, which is given a buffer and returns where the head begins in
+    /// it, and writes it with any data that the body has at once. Poll the sender to send the rest.
     ///
     /// `with_body` is false for messages whose body is not sent, such as the answer to HEAD.
     ///
@@ -186,12 +186,12 @@ impl<B: SendBody> Future for MessageSender<B> {
 }
 
 impl<B: SendBody> MessageSender<B> {
-    /// Makes it the response to a request that may turn out to be wrong.
+    /// Makes the message the response to a request that may turn out to be malformed.
     pub(crate) fn set_fault(&mut self, fault: Option<Fault>) {
         self.fault = fault;
     }
 
-    /// The stream, if the message waits for room in it: not for its body.
+    /// The stream, if the message waits for room in it rather than for its body.
     pub(crate) fn waiting(&self) -> Option<&SendStream> {
         self.waits.then_some(&self.send)
     }
@@ -206,7 +206,7 @@ impl<B: SendBody> MessageSender<B> {
     fn poll_all(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         *self.as_mut().project().waits = true;
         loop {
-            // What is small waits for what follows it.
+            // Small data waits for what follows it.
             let this = self.as_mut().project();
             let waits = *this.state == State::Body
                 && this.chunk.is_empty()
@@ -228,7 +228,7 @@ impl<B: SendBody> MessageSender<B> {
             let body = this.body;
             match this.shared.call(|| body.poll_frame(cx)) {
                 Poll::Pending => {
-                    // Nothing to wait for: what there is goes out.
+                    // There is nothing to wait for: write what there is.
                     ready!(Self::poll_write(this.send, this.buffer, this.chunk, cx))?;
                     *this.waits = false;
                     let stopped = this.stopped.get_or_insert_with(|| this.send.stopped());
@@ -243,7 +243,7 @@ impl<B: SendBody> MessageSender<B> {
         }
     }
 
-    /// Writes what waits.
+    /// Writes what is waiting.
     fn poll_write(
         send: &mut SendStream,
         buffer: &mut Buffer,

@@ -1,4 +1,4 @@
-//! The bounds that servers and clients put on services and bodies, under one name each.
+//! The bounds that servers and clients put on services and bodies, each under one name.
 
 use http::{Request, Response};
 use tower_service::Service;

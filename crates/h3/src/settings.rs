@@ -1,4 +1,4 @@
-//! SETTINGS (RFC 9114 §7.2.4): what an end tells the other about itself, once.
+//! SETTINGS (RFC 9114 §7.2.4): what each end tells the other about itself, once.
 
 use squall_wire::Reader;
 
@@ -13,14 +13,14 @@ mod id {
     pub(super) const QPACK_BLOCKED_STREAMS: u64 = 0x07;
     pub(super) const ENABLE_CONNECT_PROTOCOL: u64 = 0x08;
     pub(super) const H3_DATAGRAM: u64 = 0x33;
-    /// By draft 2, whose value is a flag.
+    /// Of draft 2; the value is a flag.
     pub(super) const ENABLE_WEBTRANSPORT: u64 = 0x2b60_3742;
-    /// By drafts 7 to 12, whose value is a number of sessions.
+    /// Of drafts 7 to 12; the value is a number of sessions.
     pub(super) const WEBTRANSPORT_MAX_SESSIONS: u64 = 0xc671_706a;
-    /// By later drafts, whose value is a flag.
+    /// Of later drafts; the value is a flag.
     pub(super) const WT_ENABLED: u64 = 0x2c7c_f000;
 
-    /// Settings of HTTP/2 that are errors here (RFC 9114 §7.2.4.1).
+    /// HTTP/2 settings that are errors here (RFC 9114 §7.2.4.1).
     pub(super) const fn is_reserved(id: u64) -> bool {
         matches!(id, 0x00 | 0x02 | 0x03 | 0x04 | 0x05)
     }
@@ -30,7 +30,7 @@ mod id {
 /// (RFC 9114 §7.2.4.1).
 const GREASE: u64 = 0x1f * 0x5_9a3c + 0x21;
 
-/// The settings of one end. The default is what holds for a peer whose SETTINGS have not arrived.
+/// The settings of one end. The defaults apply to a peer whose SETTINGS have not arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
@@ -44,13 +44,13 @@ pub struct Settings {
     pub enable_connect_protocol: bool,
     /// Whether this end accepts HTTP datagrams (RFC 9297 §2.1.1).
     pub h3_datagram: bool,
-    /// How many WebTransport sessions this end accepts at a time, by any of the drafts that
+    /// How many WebTransport sessions this end accepts at a time, in any of the drafts that
     /// browsers speak (draft-ietf-webtrans-http3).
     pub webtransport_max_sessions: u64,
 }
 
 impl Settings {
-    /// What holds before SETTINGS have arrived.
+    /// The values before SETTINGS have arrived.
     pub(crate) const INITIAL: Self = Self {
         qpack_max_table_capacity: 0,
         qpack_blocked_streams: 0,
@@ -63,7 +63,7 @@ impl Settings {
     /// Reads the payload of a SETTINGS frame.
     ///
     /// # Errors
-    /// The payload is cut short, an identifier comes twice or is forbidden, or a value is.
+    /// The payload is cut short, an identifier is repeated or forbidden, or a value is forbidden.
     pub(crate) fn parse(payload: &[u8]) -> Result<Self, Code> {
         let mut settings = Self::INITIAL;
         let mut seen = Vec::new();
@@ -89,7 +89,7 @@ impl Settings {
                 _ => {}
             }
         }
-        // Sorted, since a comparison of each with each would take a hostile peer's bytes squared.
+        // Sorted: comparing each with each would take time quadratic in a hostile peer's bytes.
         seen.sort_unstable();
         if seen.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Code::H3_SETTINGS_ERROR);

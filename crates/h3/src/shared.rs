@@ -1,4 +1,4 @@
-//! What a connection's driver, its requests and its bodies share.
+//! State shared by a connection's driver, its requests and its bodies.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::qpack::{DecodeError, Decoded, Decoder, Encoder, Field, FieldSection, 
 use crate::settings::Settings;
 use crate::tunnels::Tunnels;
 
-/// How many more requests a peer may give up than it lets be answered.
+/// How many more requests a peer may cancel than it lets be answered.
 const MAX_CANCELLED: usize = 1000;
 
 /// Priorities that are kept for requests that have not arrived (RFC 9218 §7).
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) connection: Connection,
     pub(crate) is_server: bool,
     pub(crate) config: Config,
-    /// Called for each response that the client has let stand still.
+    /// Called for each response whose client has stalled.
     pub(crate) on_send_timeout: Option<OnSendTimeout>,
     pub(crate) qlog: Qlog,
     /// The peer's settings, once they have arrived.
@@ -43,17 +43,17 @@ pub(crate) struct Shared {
     outgoing: Mutex<Outgoing>,
     /// Whether this end's encoder may use the dynamic table. Without it the encoder has no state.
     is_dynamic: AtomicBool,
-    /// The handshake is known to be complete.
+    /// Whether the handshake is known to be complete.
     is_connected: AtomicBool,
     /// Requests that the application has not finished with.
     active: AtomicUsize,
-    /// The driver waits for the last request to end.
+    /// Whether the driver waits for the last request to end.
     is_closing: AtomicBool,
-    /// Requests that the peer gave up, less those that were answered; never below zero.
+    /// Requests that the peer cancelled minus those that were answered; never below zero.
     cancelled: AtomicUsize,
     /// Priorities of requests that have not arrived yet.
     priorities: Mutex<VecDeque<(StreamId, Priority)>>,
-    /// The id in the server's GOAWAY; `u64::MAX` before.
+    /// The id in the server's GOAWAY; `u64::MAX` before it arrives.
     goaway: AtomicU64,
     /// Tasks that wait for the peer's settings.
     settings_awaited: Mutex<Vec<Waker>>,
@@ -65,7 +65,7 @@ pub(crate) struct Shared {
 /// The receiving side of QPACK.
 struct Incoming {
     decoder: Decoder,
-    /// The section decoded last; kept for its memory.
+    /// The most recently decoded section; kept for its memory.
     section: FieldSection,
     instructions: Instructions,
     /// Tasks that wait for entries of the dynamic table.
@@ -82,7 +82,7 @@ struct Outgoing {
 #[derive(Default)]
 pub(crate) struct Instructions {
     send: Option<SendStream>,
-    /// What is not written yet: flow control holds it back, or the stream is not open yet.
+    /// Not yet written: flow control holds it back, or the stream is not open yet.
     waiting: Vec<u8>,
     written: usize,
 }
@@ -130,14 +130,14 @@ impl Shared {
         }
     }
 
-    /// The time since the previous mark belongs to `stage`, if this is a task of the worker whose
-    /// time is measured.
+    /// Attributes the time since the previous mark to `stage`, if this is a task of the worker
+    /// whose time is measured.
     #[inline]
     pub(crate) fn mark(&self, stage: Stage) {
         self.connection.mark_stage(stage);
     }
 
-    /// Does what the application has called for.
+    /// Runs work that the application has called for.
     #[inline]
     pub(crate) fn enter<R>(&self, work: impl FnOnce() -> R) -> R {
         self.mark(Stage::Application);
@@ -146,7 +146,7 @@ impl Shared {
         result
     }
 
-    /// Calls what is the application's own code.
+    /// Calls the application's own code.
     #[inline]
     pub(crate) fn call<R>(&self, application: impl FnOnce() -> R) -> R {
         self.mark(Stage::Http);
@@ -191,8 +191,8 @@ impl Shared {
         }
     }
 
-    /// Appends a HEADERS frame of these fields to `out`, which is empty or holds room that
-    /// [`open_frame`] made, and returns where the frame begins.
+    /// Appends a HEADERS frame of these fields to `out`, which is empty or holds room made by
+    /// [`open_frame`], and returns where the frame begins.
     ///
     /// # Errors
     /// The peer accepts no section of this size (RFC 9114 §4.2.2).
@@ -237,7 +237,7 @@ impl Shared {
         Ok(close_frame(out, payload, kind::HEADERS as u8))
     }
 
-    /// Decodes a section and has it read. Pending while it refers to entries that have not arrived.
+    /// Decodes a section and has it read. Pending while it refers to entries yet to arrive.
     pub(crate) fn poll_decode<R>(
         &self,
         cx: &Context<'_>,
@@ -257,12 +257,12 @@ impl Shared {
         let decoded = decoder.decode(stream.0, block, limit, section);
         self.mark(Stage::Qpack);
         let result = match decoded {
-            // Nothing more arrives for it.
+            // Nothing more arrives that could unblock it.
             Ok(Decoded::Blocked) if self.connection.close_reason().is_some() => {
                 Err(FieldsError::Connection(Code::H3_NO_ERROR))
             }
             Ok(Decoded::Blocked) => {
-                // A task that waits may be polled for other reasons, too.
+                // A waiting task may also be polled for other reasons.
                 if !blocked.iter().any(|waker| waker.will_wake(cx.waker())) {
                     blocked.push(cx.waker().clone());
                 }
@@ -282,7 +282,7 @@ impl Shared {
         Poll::Ready(result)
     }
 
-    /// A stream is given up before its sections were decoded (RFC 9204 §2.2.2.2).
+    /// A stream is abandoned before its sections were decoded (RFC 9204 §2.2.2.2).
     pub(crate) fn cancel_decoding(&self, stream: StreamId) {
         let mut incoming = lock(&self.incoming);
         let Incoming {
@@ -297,11 +297,11 @@ impl Shared {
         }
     }
 
-    /// Bytes of the peer's encoder stream.
+    /// Processes bytes of the peer's encoder stream.
     pub(crate) fn on_encoder_stream(&self, data: &[u8]) -> Result<(), Code> {
         let mut incoming = lock(&self.incoming);
         let has_grown = incoming.decoder.on_encoder_stream(data)?;
-        // Reported when the driver flushes: a section that is decoded before says as much.
+        // Reported when the driver flushes: a section decoded before then implies as much.
         let blocked = if has_grown {
             std::mem::take(&mut incoming.blocked)
         } else {
@@ -312,7 +312,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Bytes of the peer's decoder stream.
+    /// Processes bytes of the peer's decoder stream.
     pub(crate) fn on_decoder_stream(&self, data: &[u8]) -> Result<(), Code> {
         lock(&self.outgoing).encoder.on_decoder_stream(data)
     }
@@ -327,8 +327,8 @@ impl Shared {
         }
     }
 
-    /// Writes what waits for the QPACK streams. For the driver, whose task is woken when there is
-    /// room again.
+    /// Writes what is waiting for the QPACK streams. For the driver, whose task is woken when there
+    /// is room again.
     pub(crate) fn flush(&self, cx: &mut Context<'_>) {
         let mut incoming = lock(&self.incoming);
         let Incoming {
@@ -344,7 +344,7 @@ impl Shared {
         }
     }
 
-    /// The driver's task is to be woken for this.
+    /// Stores the waker of the driver's task.
     pub(crate) fn set_driver(&self, waker: &Waker) {
         let mut driver = lock(&self.driver);
         if !driver.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -359,7 +359,7 @@ impl Shared {
         }
     }
 
-    /// Ready with the peer's settings when they have arrived.
+    /// Waits for the peer's settings.
     pub(crate) async fn settings_arrived(&self) -> Result<&Settings, Error> {
         std::future::poll_fn(|cx| {
             let mut waiting = lock(&self.settings_awaited);
@@ -386,7 +386,7 @@ impl Shared {
         (id != u64::MAX).then_some(id)
     }
 
-    /// Whether no more requests are to be sent and none is under way.
+    /// Whether no more requests will be sent and none is in progress.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.is_closing.load(Ordering::SeqCst) && self.active() == 0
     }
@@ -398,7 +398,7 @@ impl Shared {
         blocked.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether the handshake is complete. Before it is, requests may be early data.
+    /// Whether the handshake is complete. Until then, requests may be early data.
     pub(crate) fn is_handshake_complete(&self) -> bool {
         self.is_connected.load(Ordering::Relaxed) || {
             let is_connected = self.connection.handshake_kind().is_some();
@@ -409,8 +409,8 @@ impl Shared {
 
     /// A request begins.
     pub(crate) fn begin_request(&self) {
-        // A client's request then looks for GOAWAY, whose arrival is followed by a look at this:
-        // one of both sees the other.
+        // A client's request then checks for GOAWAY, and the arrival of GOAWAY is followed by a
+        // check of this count: at least one of the two sees the other.
         self.active.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -422,20 +422,20 @@ impl Shared {
         }
     }
 
-    /// The driver's task is to be woken when no request is active.
+    /// Wakes the driver's task when no request is active.
     pub(crate) fn wake_when_inactive(&self) {
         self.is_closing.store(true, Ordering::SeqCst);
     }
 
-    /// The peer gave up a request. One that gives up all it begins costs work and gets nothing
-    /// ("rapid reset").
+    /// The peer cancelled a request. A peer that cancels all requests it makes causes work and lets
+    /// no response be delivered ("rapid reset").
     pub(crate) fn on_cancelled(&self) {
         if self.cancelled.fetch_add(1, Ordering::Relaxed) >= MAX_CANCELLED {
             self.fail(Code::H3_EXCESSIVE_LOAD, "too many cancelled requests");
         }
     }
 
-    /// The peer has let a response stand still, which was reset.
+    /// The peer let a response stall, and the stream was reset.
     pub(crate) fn on_stalled(&self) {
         if let Some(call) = &self.on_send_timeout {
             call();
@@ -456,7 +456,7 @@ impl Shared {
         let (id, priority) = (StreamId(id), priority_of(value));
         self.qlog.priority_updated(id, value);
         if self.connection.set_stream_priority(id, priority).is_err() {
-            // It has not arrived, or is over.
+            // The request has not arrived, or is over.
             let mut priorities = lock(&self.priorities);
             if priorities.len() >= MAX_PRIORITIES {
                 priorities.pop_front();
@@ -487,8 +487,8 @@ impl Shared {
 }
 
 impl Instructions {
-    /// Takes instructions and writes what there is room for; `false` if something is left that a
-    /// flush by the driver has to write.
+    /// Takes instructions and writes as much as there is room for; `false` if the driver has to
+    /// flush the rest.
     #[inline]
     fn take(&mut self, instructions: &mut Vec<u8>) -> bool {
         if instructions.is_empty() {
@@ -498,7 +498,7 @@ impl Instructions {
         self.flush(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Writes what there is room for; `false` if something is left.
+    /// Writes as much as there is room for; `false` if something is left.
     fn flush(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(send) = &mut self.send else {
             return self.waiting.is_empty();
@@ -509,7 +509,7 @@ impl Instructions {
                 Poll::Ready(Ok(written)) => self.written += written,
                 Poll::Ready(Err(_)) => {
                     // The peer may not stop this stream, or the connection is over: the driver
-                    // finds out on its own.
+                    // finds out by itself.
                     break;
                 }
                 Poll::Pending => return false,

@@ -1,5 +1,5 @@
-//! The streams that a connection itself needs: control, QPACK encoder and QPACK decoder, one of
-//! each from either end (RFC 9114 §6.2, RFC 9204 §4.2).
+//! The streams of the connection itself: control, QPACK encoder and QPACK decoder, one of each from
+//! either end (RFC 9114 §6.2, RFC 9204 §4.2).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::qlog::{Frame, Side};
 use crate::shared::Shared;
 use crate::tunnels::Arrival;
 
-/// A frame type that means nothing, so that peers learn to ignore those (RFC 9114 §7.2.8).
+/// A frame type without meaning, so that peers learn to ignore these (RFC 9114 §7.2.8).
 const GREASE: u64 = 0x1f * 0x3_77c1 + 0x21;
 
-/// The streams of a connection itself.
+/// The connection's own streams.
 pub(crate) struct Streams {
     shared: Arc<Shared>,
-    /// The next of our streams; they are opened in the order of [`OPENED`].
+    /// Our next stream; they are opened in the order of [`OPENED`].
     opening: Option<OpenUni>,
     opened: usize,
     control: Option<SendStream>,
-    /// What the control stream has no room for yet.
+    /// Data that the control stream has no room for yet.
     control_waiting: Vec<u8>,
     accept: AcceptUni,
     datagram: Option<ReadDatagram>,
@@ -49,16 +49,16 @@ struct PeerStream {
 }
 
 enum Role {
-    /// The type has not arrived: the bytes of it that have.
+    /// The type has not arrived; the bytes of it so far.
     Unknown([u8; 8], usize),
     Control(Box<ControlReader>),
     QpackEncoder,
     QpackDecoder,
-    /// A stream of WebTransport whose session id has not arrived: the bytes of it that have.
+    /// A WebTransport stream whose session id has not arrived; the bytes of it so far.
     WebTransport([u8; 8], usize),
 }
 
-/// What becomes of a stream after a chunk.
+/// What happens to a stream after a chunk.
 enum Fate {
     Stays,
     Goes,
@@ -68,7 +68,7 @@ enum Fate {
 
 /// Why the connection ends.
 pub(crate) enum Ended {
-    /// It has ended.
+    /// The connection has ended.
     Closed(CloseReason),
     /// The peer broke a rule.
     Failed(Code, &'static str),
@@ -116,8 +116,8 @@ impl Streams {
         self.flush(cx);
     }
 
-    /// Reads, opens and writes what can be, and calls `on_event` for what the peer says on its
-    /// control stream.
+    /// Reads, opens and writes as much as possible, and calls `on_event` for each event on the
+    /// peer's control stream.
     ///
     /// # Errors
     /// The connection has ended, or has to.
@@ -171,7 +171,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Opens our streams, as far as the peer allows.
+    /// Opens our streams as far as the peer allows.
     fn open(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
         while let (Some(opening), Some(stream_type)) = (&mut self.opening, OPENED.get(self.opened))
         {
@@ -180,7 +180,7 @@ impl Streams {
                 Poll::Ready(Err(reason)) => return Err(Ended::Closed(reason)),
                 Poll::Pending => break,
             };
-            // The connection's own streams go before all requests.
+            // The connection's own streams take precedence over all requests.
             let _ = send.set_priority(squall::Priority {
                 level: i32::MAX,
                 incremental: true,
@@ -197,7 +197,7 @@ impl Streams {
                 self.flush(cx);
                 continue;
             }
-            // A byte for which there is always room: the stream is new. A peer that allows none
+            // A byte for which there is always room, as the stream is new. A peer that allows none
             // gets no instructions either.
             let _ = send.poll_write(cx, &[*stream_type as u8]);
             if *stream_type == stream_type::QPACK_DECODER {
@@ -288,7 +288,7 @@ impl PeerStream {
                     self.role = role;
                 }
                 None => {
-                    // RFC 9114 §6.2: reading of an unknown stream is given up.
+                    // RFC 9114 §6.2: stop reading an unknown stream.
                     let _ = self.recv.stop(Code::H3_STREAM_CREATION_ERROR.0);
                     return Ok(Fate::Goes);
                 }
@@ -341,7 +341,7 @@ fn first_varint(bytes: &mut [u8; 8], len: &mut usize, chunk: &mut Bytes) -> Opti
     None
 }
 
-/// What a stream of this type is for; `None`: its type is unknown.
+/// The role of a stream of this type; `None`: its type is unknown.
 fn role(
     stream_type: u64,
     shared: &Shared,
@@ -370,7 +370,7 @@ fn role(
 }
 
 impl Drop for Streams {
-    /// Whoever waits for something of these streams waits no longer.
+    /// Releases all tasks that wait for these streams.
     fn drop(&mut self) {
         self.shared.on_driver_end();
     }

@@ -10,7 +10,7 @@ use squall::{RecvStream, SendStream};
 use crate::shared::Shared;
 use crate::tunnels::Tunnel;
 
-/// A tunnel that stays open as long as somebody holds this.
+/// A tunnel that stays open as long as this is held.
 pub(crate) struct TunnelHandle {
     pub(crate) shared: Arc<Shared>,
     /// The request's stream id.
@@ -19,7 +19,7 @@ pub(crate) struct TunnelHandle {
 }
 
 impl TunnelHandle {
-    /// Opens the tunnel of the request with this stream id, with what has arrived for it.
+    /// Opens the tunnel of the request with this stream id, with anything that has arrived for it.
     pub(crate) fn open(shared: &Arc<Shared>, id: u64) -> Self {
         Self {
             shared: Arc::clone(shared),
@@ -28,7 +28,7 @@ impl TunnelHandle {
         }
     }
 
-    /// Nothing more comes of the request: whoever waits learns of it.
+    /// Nothing more arrives for the request: wakes the tasks that wait.
     pub(crate) fn close(&self) {
         self.tunnel.close();
     }

@@ -1,5 +1,5 @@
-//! What belongs to an extended CONNECT request and travels outside of its stream: HTTP datagrams
-//! (RFC 9297), and the streams of WebTransport.
+//! What belongs to an extended CONNECT request but travels outside of its stream: HTTP datagrams
+//! (RFC 9297), and WebTransport streams.
 //!
 //! ```text
 //!   driver ── a stream or a datagram of request N ──> Tunnels ──> Tunnel ── queues ──> its handles
@@ -15,16 +15,16 @@ use squall::{RecvStream, SendStream};
 
 use crate::lock::lock;
 
-/// Streams, and datagrams, that wait for one request, or for requests that are not known yet. Both
-/// kinds of transport carry them out of order with the request.
+/// Streams, and datagrams, that wait for one request, or for requests not known yet. Both can
+/// overtake the request on the way.
 const MAX_WAITING: usize = 64;
 
 /// A stream or a datagram of a request.
 #[derive(Debug)]
 pub(crate) enum Arrival {
-    /// A bidirectional stream, and what of it was read.
+    /// A bidirectional stream, and the part of it already read.
     Bi(SendStream, RecvStream, Bytes),
-    /// A unidirectional stream, and what of it was read.
+    /// A unidirectional stream, and the part of it already read.
     Uni(RecvStream, Bytes),
     Datagram(Bytes),
 }
@@ -39,7 +39,7 @@ struct Inner {
     early: VecDeque<(u64, Arrival)>,
 }
 
-/// What waits for one request.
+/// Arrivals that wait for one request.
 #[derive(Debug, Default)]
 pub(crate) struct Tunnel(Mutex<Queues>);
 
@@ -53,8 +53,8 @@ struct Queues {
 }
 
 impl Tunnels {
-    /// Passes an arrival on to its request. What is too much is dropped: datagrams the oldest
-    /// first, streams with the code that they were given.
+    /// Passes an arrival on to its request. Beyond the limit, the oldest datagrams are dropped, and
+    /// streams are dropped with the code that they were given.
     pub(crate) fn route(&self, id: u64, arrival: Arrival) {
         let mut inner = lock(&self.0);
         if let Some(tunnel) = inner.open.get(&id).map(Arc::clone) {
@@ -75,7 +75,7 @@ impl Tunnels {
 }
 
 impl Tunnels {
-    /// Opens the tunnel of the request with this stream id, with what has arrived for it.
+    /// Opens the tunnel of the request with this stream id, with anything that has arrived for it.
     pub(crate) fn open(&self, id: u64) -> Arc<Tunnel> {
         let mut inner = lock(&self.0);
         let tunnel = Arc::clone(inner.open.entry(id).or_default());
@@ -125,7 +125,7 @@ impl Tunnel {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Nothing more comes.
+    /// Nothing more arrives.
     pub(crate) fn close(&self) {
         let mut queues = lock(&self.0);
         queues.is_closed = true;

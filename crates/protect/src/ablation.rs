@@ -1,11 +1,11 @@
 //! The operations in pieces, for measurements: what header protection costs on top of the AEAD, and
-//! what each way to combine the two saves (`squall bench protect --ablation`).
+//! what each way of combining the two saves (`squall bench protect --ablation`).
 //!
-//! Outside of measurements, nothing is sent or received with these:
+//! These are for measurements only. To send and receive,
 //! [`PacketKey::seal`](crate::PacketKey::seal),
 //! [`HeaderKey::unprotect`](crate::HeaderKey::unprotect) and
-//! [`PacketKey::open`](crate::PacketKey::open) are the best way that was found. All ways but the
-//! first give the same packets.
+//! [`PacketKey::open`](crate::PacketKey::open) are the best way that was found. All ways except the
+//! first produce the same packets.
 
 use crate::kernel::Fusion;
 use crate::keys::{HeaderKey, Keys, PacketKey};
@@ -16,28 +16,28 @@ use crate::span::PacketSpan;
 pub enum Way {
     /// No header protection: what the AEAD costs by itself.
     AeadAlone,
-    /// One cipher call for the mask of each packet, after (seal) or before (open) the AEAD of all:
-    /// as in a stack whose library protects one header at a time.
+    /// One cipher call for the mask of each packet, after (seal) or before (open) the AEAD of all
+    /// of them, as in a stack whose library protects one header at a time.
     OneByOne,
     /// One cipher call for the masks of this many packets, at least one; MsQuic uses 8.
     Batched(usize),
-    /// One packet after the other, AEAD and mask in one call of the kernel: picotls fusion's way.
-    /// Only kernels that [`has`] names.
+    /// One packet after the other, AEAD and mask in one kernel call, as picotls fusion does. Only
+    /// for kernels that [`has`] accepts.
     Fused,
-    /// Both: many packets in one call of the kernel, and the masks of several packets in one pass
-    /// next to the AEAD of others. This is what [`PacketKey::seal`](crate::PacketKey::seal) does.
-    /// Only kernels that [`has`] names.
+    /// Both: many packets in one kernel call, and the masks of several packets in one pass next to
+    /// the AEAD of others. This is what [`PacketKey::seal`](crate::PacketKey::seal) does. Only for
+    /// kernels that [`has`] accepts.
     FusedAndBatched,
 }
 
-/// Whether the keys' kernel has a way.
+/// Whether the keys' kernel supports a way.
 #[must_use]
 pub fn has(way: Way, keys: &Keys) -> bool {
     fusion_of(way).is_none() || keys.packet.fuses(&keys.header)
 }
 
-/// Seals pending spans in a way; see [`PacketKey::seal`](crate::PacketKey::seal) for the other
-/// arguments.
+/// Seals pending spans in the given way; see [`PacketKey::seal`](crate::PacketKey::seal) for the
+/// other arguments.
 pub fn seal(way: Way, keys: &Keys, buf: &mut [u8], spans: &mut [PacketSpan], sources: &[&[u8]]) {
     let header = fusion_of(way).map(|fusion| (&keys.header, fusion));
     keys.packet.seal_in(header, buf, spans, sources);
@@ -48,8 +48,8 @@ pub fn seal(way: Way, keys: &Keys, buf: &mut [u8], spans: &mut [PacketSpan], sou
     }
 }
 
-/// Seals pending spans, and applies header protection in a pass of its own over all of them, as
-/// MsQuic does: what [`PacketKey::seal`] makes in the AEAD's pass, with the same result.
+/// Seals pending spans, then applies header protection to all of them in a pass of its own, as
+/// MsQuic does. [`PacketKey::seal`] does both in the AEAD's pass, with the same result.
 pub fn seal_in_two_passes(
     packet: &PacketKey,
     header: &HeaderKey,
@@ -61,9 +61,9 @@ pub fn seal_in_two_passes(
     header.protect(buf, spans);
 }
 
-/// Removes header protection in a way, and opens pending spans of slot 0. Packet numbers must be
-/// below 2^32 and have four bytes in the packets, since they are not expanded between the two
-/// steps.
+/// Removes header protection in the given way, and opens the pending spans of slot 0. Packet
+/// numbers must be below 2^32 and take four bytes in the packets, since they are not expanded
+/// between the two steps.
 pub fn open(way: Way, keys: &Keys, buf: &mut [u8], spans: &mut [PacketSpan]) {
     if let Some(fusion) = fusion_of(way)
         && keys.packet.open_fused((&keys.header, fusion), buf, spans)
@@ -78,7 +78,7 @@ pub fn open(way: Way, keys: &Keys, buf: &mut [u8], spans: &mut [PacketSpan]) {
     keys.packet.open(buf, spans, 0);
 }
 
-/// Packets in one call for header protection, where there is one.
+/// Packets in each call for header protection, if there are such calls.
 fn packets_in_a_call(way: Way) -> Option<usize> {
     match way {
         Way::AeadAlone | Way::Fused | Way::FusedAndBatched => None,

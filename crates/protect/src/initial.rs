@@ -51,8 +51,8 @@ fn schedule(version: u32) -> Schedule {
     }
 }
 
-/// The Initial keys of a connection, by the destination connection id of the client's first Initial
-/// packet.
+/// The Initial keys of a connection, from the destination connection id of the client's first
+/// Initial packet.
 ///
 /// `side_client` says whose view it is: a client's local keys are the server's remote keys.
 #[must_use]
@@ -68,17 +68,17 @@ pub fn keys(version: u32, client_dcid: &[u8], side_client: bool) -> Pair {
     }
 }
 
-/// A server's Initial keys in two steps: the client's open its first packet, its own are made when
-/// the packet has opened and is to be answered.
+/// A server's Initial keys in two steps: first the client's keys, which open its first packet, then
+/// its own, once that packet has opened and is to be answered.
 pub struct FirstKeys {
     version: u32,
     initial: Hkdf<Sha256>,
-    /// What the first packet is opened with.
+    /// The keys that open the first packet.
     pub client: Keys,
 }
 
 impl FirstKeys {
-    /// The keys for a first packet to a destination.
+    /// The keys for a first packet to this destination connection id.
     #[must_use]
     pub fn new(version: u32, client_dcid: &[u8]) -> Self {
         let schedule = schedule(version);
@@ -133,7 +133,7 @@ fn expand_label<const N: usize>(secret: &Hkdf<Sha256>, label: &[u8]) -> [u8; N] 
 mod tests {
     use super::*;
 
-    // test: what `FirstKeys` opens and seals, a client's `keys` seal and open.
+    // test: a client's `keys` seal what `FirstKeys` opens, and open what it seals.
     #[test]
     fn the_first_keys_are_those_of_a_server() {
         use crate::{Outcome, PacketSpan};

@@ -84,8 +84,8 @@ impl PacketKey {
             .expect("a kernel is chosen that runs here and has the suite")
     }
 
-    /// Expands a key for a given kernel; `None` where the CPU lacks the kernel or the kernel lacks
-    /// the suite.
+    /// Expands a key for a given kernel; `None` if the CPU cannot run the kernel or the kernel
+    /// lacks the suite.
     #[must_use]
     pub fn with_kernel(material: &KeyMaterial, kind: KernelKind) -> Option<Self> {
         let kernel = Kernel::expand(material, kind)?;
@@ -101,30 +101,29 @@ impl PacketKey {
         self.suite
     }
 
-    /// Builds the larger tables of a busy key, up to 3 kB, unless they exist: for a caller that
-    /// passes full packets one at a time, since only calls with many of them build the tables by
-    /// themselves. A further call costs one load.
+    /// Builds the larger tables of a busy key, up to 3 kB, unless they exist. Only calls with many
+    /// full packets build them automatically: a caller that passes such packets one at a time calls
+    /// this. Calling it again costs one load.
     pub fn grow(&self) {
         self.kernel.grow_if(|| true);
     }
 
-    /// Asks the CPU for the key's memory, for a caller that has many keys and uses this one soon.
+    /// Prefetches the key, for a caller that has many keys and is about to use this one.
     #[inline]
     pub fn prefetch(&self) {
         self.kernel.prefetch();
     }
 
-    /// Drops what a busy key keeps to be fast, up to 3 kB; for a connection that goes idle. It
-    /// comes back when a call brings many full packets.
+    /// Drops the larger tables of a busy key, up to 3 kB, for a connection that goes idle. They are
+    /// built again when a call brings many full packets.
     pub fn shrink(&mut self) {
         self.kernel.shrink();
     }
 
-    /// The key for the 1-RTT packets of a path, where both endpoints use the multipath extension:
-    /// the path's id becomes part of the nonce (draft-ietf-quic-multipath §2.4).
+    /// The key for the 1-RTT packets of a path, if both endpoints use the multipath extension: the
+    /// path's id becomes part of the nonce (draft-ietf-quic-multipath §2.4).
     ///
-    /// The nonces of path 0 are those of RFC 9001 §5.3, which the operations of `PacketKey` itself
-    /// use.
+    /// The nonces of path 0 are those of RFC 9001 §5.3, which `PacketKey`'s own operations use.
     #[must_use]
     pub fn on_path(&self, path_id: u32) -> PathKey<'_> {
         PathKey { key: self, path_id }
@@ -134,23 +133,23 @@ impl PacketKey {
     ///
     /// Each becomes [`Outcome::Open`](crate::Outcome::Open), or
     /// [`Outcome::Forged`](crate::Outcome::Forged) with its payload wiped, or
-    /// [`Outcome::Skip`](crate::Outcome::Skip) when its geometry or number is impossible. A forged
-    /// packet does not hinder the others. Bytes outside the payloads are not touched, but for the
-    /// number of a forged packet, which is wiped after its first byte.
+    /// [`Outcome::Skip`](crate::Outcome::Skip) if its geometry or number is impossible. A forged
+    /// packet does not affect the others. Bytes outside the payloads are not touched, except that
+    /// the number of a forged packet is wiped after its first byte.
     pub fn open(&self, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
         self.on_path(0).open(buf, spans, slot);
     }
 
-    /// As [`open`](Self::open), with the *last* bytes of each payload decrypted into another place,
-    /// at the price of decrypting in place: a caller that can tell where stream data belongs saves
-    /// copying it.
+    /// As [`open`](Self::open), but the *last* bytes of each payload are decrypted to another
+    /// place, at the cost of decrypting in place. A caller that can tell where stream data belongs
+    /// saves copying it.
     ///
-    /// `targets` is empty when all payloads are opened in place, or else holds one slice for each
-    /// span (empty for none), which is taken from a span that is worked on. What the packet itself
-    /// holds in place of those bytes afterwards is unspecified. The target of a packet that is
-    /// [`Outcome::Forged`](crate::Outcome::Forged) is wiped with zeros, like its payload; that of a
-    /// packet that is not worked on is left as it is. A span whose target is longer than its
-    /// payload or missing becomes [`Outcome::Skip`](crate::Outcome::Skip).
+    /// `targets` is empty if all payloads are opened in place. Otherwise it holds one slice for
+    /// each span (empty for none), which is taken from a span that is worked on. The bytes in the
+    /// packet that a target replaces are unspecified afterwards. The target of an
+    /// [`Outcome::Forged`](crate::Outcome::Forged) packet is wiped with zeros, like its payload;
+    /// that of a packet that is not worked on is left as it is. A span whose target is missing or
+    /// longer than its payload becomes [`Outcome::Skip`](crate::Outcome::Skip).
     ///
     /// ```
     /// # use squall_protect::{Outcome, PacketSpan, initial};
@@ -193,14 +192,14 @@ impl PacketKey {
     /// Seals the pending spans (RFC 9001 §5.3) and applies header protection (RFC 9001 §5.4).
     ///
     /// The payload of a span is `buf[start + header_len .. start + len - 16]`; the tag goes into
-    /// the last 16 bytes. `sources` is empty when all payloads lie in place, or else holds one
-    /// slice for each span (empty for none): the *last* bytes of the payload are read from there.
+    /// the last 16 bytes. `sources` is empty if all payloads lie in place. Otherwise it holds one
+    /// slice for each span (empty for none), from which the *last* bytes of the payload are read.
     /// Each span becomes [`Outcome::Open`](crate::Outcome::Open), or
-    /// [`Outcome::Skip`](crate::Outcome::Skip) when it is refused: outside the buffer, over an
+    /// [`Outcome::Skip`](crate::Outcome::Skip) if it is refused: outside the buffer, overlapping an
     /// earlier span, a number length that the first byte contradicts, a number above 2^62-1, number
-    /// and payload together below four bytes, a source longer than the payload or missing.
+    /// and payload together below four bytes, a source missing or longer than the payload.
     ///
-    /// A header key of another suite gives packets that the peer cannot read.
+    /// If the header key is of another suite, the peer cannot read the packets.
     pub fn seal(
         &self,
         header: &HeaderKey,
@@ -214,28 +213,28 @@ impl PacketKey {
     /// Seals the pending spans (RFC 9001 §5.3) without header protection, for a stack that applies
     /// it itself with [`HeaderKey::masks`].
     ///
-    /// Arguments and outcomes are those of [`seal`](Self::seal). Packets are not ready to be sent:
-    /// their packet numbers are in the clear (RFC 9001 §5.4).
+    /// Arguments and outcomes are those of [`seal`](Self::seal). The packets are not ready to be
+    /// sent: their packet numbers are in the clear (RFC 9001 §5.4).
     pub fn seal_aead(&self, buf: &mut [u8], spans: &mut [PacketSpan], sources: &[&[u8]]) {
         self.on_path(0).seal_aead(buf, spans, sources);
     }
 
-    /// Seals the pending packets, which lie anywhere (RFC 9001 §5.3), without header protection,
-    /// for a stack that applies it itself with [`HeaderKey::masks`].
+    /// Seals the pending packets, wherever they lie (RFC 9001 §5.3), without header protection, for
+    /// a stack that applies it itself with [`HeaderKey::masks`].
     ///
     /// Each becomes [`Outcome::Open`](crate::Outcome::Open), or
-    /// [`Outcome::Skip`](crate::Outcome::Skip) when it is refused: see [`ScatteredPacket`], also
-    /// for what each kind of memory costs.
+    /// [`Outcome::Skip`](crate::Outcome::Skip) if it is refused: [`ScatteredPacket`] says when, and
+    /// what each kind of memory costs.
     pub fn seal_scattered(&self, packets: &mut [ScatteredPacket<'_>]) {
         self.scattered(packets, Direction::Seal);
     }
 
-    /// Opens the pending packets, which lie anywhere and whose headers are bare (RFC 9001 §5.3).
+    /// Opens the pending packets, wherever they lie, whose headers are unprotected (RFC 9001 §5.3).
     ///
     /// Each becomes [`Outcome::Open`](crate::Outcome::Open), or
     /// [`Outcome::Forged`](crate::Outcome::Forged) with its payload wiped, or
-    /// [`Outcome::Skip`](crate::Outcome::Skip) when it is refused: see [`ScatteredPacket`], also
-    /// for what each kind of memory costs.
+    /// [`Outcome::Skip`](crate::Outcome::Skip) if it is refused: [`ScatteredPacket`] says when, and
+    /// what each kind of memory costs.
     pub fn open_scattered(&self, packets: &mut [ScatteredPacket<'_>]) {
         self.scattered(packets, Direction::Open);
     }
@@ -287,7 +286,7 @@ impl PathKey<'_> {
         self.seal_in(None, buf, spans, sources);
     }
 
-    /// Without header protection or with it in a certain way.
+    /// Seals without header protection, or with it in the given way.
     fn seal_in(
         self,
         header: Option<(&HeaderKey, Fusion)>,
@@ -304,7 +303,7 @@ impl PathKey<'_> {
 
 /// The operations in pieces; see [`ablation`](crate::ablation).
 impl PacketKey {
-    /// [`seal`](Self::seal), without header protection or with it in a certain way.
+    /// [`seal`](Self::seal), without header protection or with it in the given way.
     pub(crate) fn seal_in(
         &self,
         header: Option<(&HeaderKey, Fusion)>,
@@ -315,8 +314,8 @@ impl PacketKey {
         self.on_path(0).seal_in(header, buf, spans, sources);
     }
 
-    /// Unprotects and opens in one call, with the numbers as they are in the packets; `false`, with
-    /// no packet opened, where the kernel cannot.
+    /// Unprotects and opens in one call, with the numbers as they are in the packets. Returns
+    /// `false`, with no packet opened, if the kernel cannot do that.
     pub(crate) fn open_fused(
         &self,
         (header, fusion): (&HeaderKey, Fusion),
@@ -336,7 +335,7 @@ impl PacketKey {
 }
 
 impl HeaderKey {
-    /// Asks the CPU for the key's memory, for a caller that has many keys and uses this one soon.
+    /// Prefetches the key, for a caller that has many keys and is about to use this one.
     #[inline]
     pub fn prefetch(&self) {
         self.header.prefetch();
@@ -354,8 +353,8 @@ impl HeaderKey {
             .expect("a kernel is chosen that runs here and has the suite")
     }
 
-    /// Expands a key for a given kernel; `None` where the CPU lacks the kernel or the kernel lacks
-    /// the suite.
+    /// Expands a key for a given kernel; `None` if the CPU cannot run the kernel or the kernel
+    /// lacks the suite.
     #[must_use]
     pub fn with_kernel(material: &HeaderKeyMaterial, kind: KernelKind) -> Option<Self> {
         let header = Header::expand(material, kind)?;
@@ -376,8 +375,8 @@ impl HeaderKey {
     /// is ignored.
     ///
     /// The first byte of a mask, limited to its low four bits for a long header and five for a
-    /// short one, is XORed onto the first byte of the packet, and the others onto the packet number
-    /// (RFC 9001 §5.4.1). Samples of many packets in one call cost less than one call for each.
+    /// short one, is XORed into the first byte of the packet, and the others into the packet number
+    /// (RFC 9001 §5.4.1). One call for many samples costs less than a call for each.
     pub fn masks(&self, samples: &[[u8; SAMPLE_LEN]], masks: &mut [[u8; MASK_LEN]]) {
         self.header.masks(samples, masks);
     }
@@ -385,8 +384,8 @@ impl HeaderKey {
     /// Removes header protection from the pending spans (RFC 9001 §5.4.1), and sets their
     /// `header_len` and their truncated `packet_number`.
     ///
-    /// They stay [`Outcome::Pending`](crate::Outcome::Pending); one that is too short to hold a
-    /// sample, or outside the buffer, or over an earlier span, becomes
+    /// They stay [`Outcome::Pending`](crate::Outcome::Pending), except that one that is too short
+    /// to hold a sample, outside the buffer, or overlapping an earlier span becomes
     /// [`Outcome::Skip`](crate::Outcome::Skip).
     pub fn unprotect(&self, buf: &mut [u8], spans: &mut [PacketSpan]) {
         #[cfg(squall_unprotected)]

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! A packet is a [`PacketSpan`]: offsets into one buffer that the caller owns. Nothing here knows
-//! frames, streams, connections or time. The three operations take a whole group of packets, never
-//! allocate, and never panic on what a peer sends: a packet that cannot be worked on comes back as
-//! [`Outcome::Skip`].
+//! about frames, streams, connections or time. The three operations take a whole group of packets,
+//! never allocate, and never panic on what a peer sends: a packet that cannot be worked on comes
+//! back as [`Outcome::Skip`].
 //!
 //! ```
 //! use squall_protect::{Outcome, PacketSpan, initial};
@@ -48,19 +48,19 @@
 //! # For other stacks
 //!
 //! Keys are `Sync`, so threads may share one. A stack that applies header protection itself seals
-//! with [`PacketKey::seal_aead`], and gets its masks from [`HeaderKey::masks`]. [`PacketKey::open`]
+//! with [`PacketKey::seal_aead`] and gets its masks from [`HeaderKey::masks`]. [`PacketKey::open`]
 //! needs no header key: it takes spans whose `header_len` and `packet_number` the caller has set.
 //!
 //! Packets that do not lie in one buffer, or whose header, payload and tag lie apart, are
-//! [`ScatteredPacket`]s: [`PacketKey::seal_scattered`], [`PacketKey::open_scattered`]. With the
-//! multipath extension the id of a path is part of the nonce: [`PacketKey::on_path`].
+//! [`ScatteredPacket`]s, for [`PacketKey::seal_scattered`] and [`PacketKey::open_scattered`]. With
+//! the multipath extension, a path's id is part of the nonce: [`PacketKey::on_path`].
 //!
 //! # Files
 //!
-//! From the lowest floor: `span`, `suite`, `material` (plain data), `kernel` (the cipher work and
-//! the only `unsafe`), `open`, `seal` and `scattered` (geometry, masks, grouping), `keys` (what
-//! callers hold), `initial` and `retry` (keys that every endpoint knows), `ablation` (the
-//! operations in pieces, for measurements).
+//! From the bottom up: `span`, `suite`, `material` (plain data), `kernel` (the cipher work and the
+//! only `unsafe`), `open`, `seal` and `scattered` (geometry, masks, grouping), `keys` (what callers
+//! hold), `initial` and `retry` (keys that every endpoint knows), `ablation` (the operations in
+//! pieces, for measurements).
 
 #![cfg_attr(
     squall_unprotected,

@@ -34,7 +34,7 @@ fn padded(suite: Suite, key: &[u8]) -> Option<Zeroizing<[u8; MAX_KEY_LEN]>> {
 }
 
 impl KeyMaterial {
-    /// `None` when the key's length is not the suite's.
+    /// `None` if the key's length is not the suite's.
     #[must_use]
     pub fn new(suite: Suite, key: &[u8], iv: &[u8; 12]) -> Option<Self> {
         let key = padded(suite, key)?;
@@ -51,7 +51,7 @@ impl KeyMaterial {
         self.suite
     }
 
-    /// The key, padded with zeros to 32 bytes where the suite's is shorter.
+    /// The key, padded with zeros to 32 bytes if the suite's is shorter.
     pub(crate) fn padded_key(&self) -> &[u8; MAX_KEY_LEN] {
         &self.key
     }
@@ -62,7 +62,7 @@ impl KeyMaterial {
 }
 
 impl HeaderKeyMaterial {
-    /// `None` when the key's length is not the suite's.
+    /// `None` if the key's length is not the suite's.
     #[must_use]
     pub fn new(suite: Suite, key: &[u8]) -> Option<Self> {
         let key = padded(suite, key)?;
@@ -75,7 +75,7 @@ impl HeaderKeyMaterial {
         self.suite
     }
 
-    /// The key, padded with zeros to 32 bytes where the suite's is shorter.
+    /// The key, padded with zeros to 32 bytes if the suite's is shorter.
     pub(crate) fn padded_key(&self) -> &[u8; MAX_KEY_LEN] {
         &self.key
     }

@@ -15,7 +15,7 @@ use std::slice;
 use crate::kernel::{Fusion, Header, Job, Kernel, Received, Slots, Splitter};
 use crate::span::{Outcome, PacketSpan};
 
-/// Removes header protection from the pending spans, those in a row together.
+/// Removes header protection from the pending spans, consecutive ones together.
 pub(crate) fn unprotect(header: &Header, buf: &mut [u8], mut spans: &mut [PacketSpan]) {
     let mut splitter = Splitter::new(buf);
     while !spans.is_empty() {
@@ -28,8 +28,8 @@ pub(crate) fn unprotect(header: &Header, buf: &mut [u8], mut spans: &mut [Packet
     }
 }
 
-/// Jobs of the first spans, up to one that is not wanted or cannot be a job. A function of its own,
-/// so that its loop has the registers for itself.
+/// Jobs of the first spans, up to one that is not wanted or cannot be a job. A separate function,
+/// so that its loop has all registers.
 #[inline(never)]
 fn jobs_in_a_row<'r, 'a>(
     slots: &'r mut Slots<Job<'a>>,
@@ -46,8 +46,8 @@ fn jobs_in_a_row<'r, 'a>(
     jobs
 }
 
-/// Makes jobs of the wanted spans, each with its index, and does some work on them, those in a row
-/// together; a wanted span that cannot be a job is skipped.
+/// Makes jobs of the wanted spans, each with its index, and does some work on them, consecutive
+/// ones together; a wanted span that cannot be a job is skipped.
 #[inline(always)]
 fn by_rows<'a>(
     buf: &'a mut [u8],
@@ -78,8 +78,8 @@ fn by_rows<'a>(
     }
 }
 
-/// Removes header protection and opens, with the numbers as they are in the packets, in one call of
-/// the kernel. Whether the kernel can do that: if not, nothing is done.
+/// Removes header protection and opens, with the numbers as they are in the packets, in one kernel
+/// call. Returns whether the kernel can do that; if not, nothing is done.
 pub(crate) fn open_fused(
     kernel: &Kernel,
     header: &Header,
@@ -133,8 +133,8 @@ pub(crate) fn open<'a>(
     });
 }
 
-/// Opens the pending spans of a slot, the last bytes of each payload into its target. A span
-/// without a target is skipped.
+/// Opens the pending spans of a slot, with the last bytes of each payload decrypted to its target.
+/// A span without a target is skipped.
 pub(crate) fn open_into<'a>(
     kernel: &Kernel,
     buf: &'a mut [u8],
@@ -177,7 +177,7 @@ fn open_alone<'a>(
     settle(slice::from_mut(span), jobs, authentic);
 }
 
-/// Tells the spans which of their packets are authentic, and wipes the others.
+/// Marks each span as open or forged, and wipes the forged packets.
 #[inline(always)]
 fn settle(spans: &mut [PacketSpan], jobs: &mut [Job<'_>], mut authentic: u32) {
     for (span, job) in spans.iter_mut().zip(jobs) {

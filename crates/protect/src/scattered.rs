@@ -5,17 +5,17 @@
 //!   Parts   | header |   | payload |   | tag |   ─▶ scratch ──▶ a job there ─────┤
 //!                                   ◀── payload and tag copied back ── kernel, up to 16 a call
 //! ```
-//! A kernel takes a packet in one piece: it reads whole registers past the end of the header, and
-//! the last block of a payload reaches into the tag. So a packet in parts has one piece made for
-//! it, in a scratch buffer that the thread keeps. To seal, the kernel reads the payload from where
-//! it is and writes the ciphertext there; to open, the packet is copied there.
+//! A kernel needs a packet in one piece: it reads whole registers past the end of the header, and
+//! the last block of a payload reaches into the tag. So a packet in parts is put together in a
+//! scratch buffer that the thread keeps. To seal, the kernel reads the payload from where it is and
+//! writes the ciphertext to the scratch; to open, the packet is copied there.
 
 use std::cell::Cell;
 
 use crate::kernel::{Job, Kernel, MAX_JOBS, Slots};
 use crate::span::{MAX_PACKET_NUMBER, Outcome, TAG_LEN};
 
-/// What is done with packets.
+/// What to do with packets.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Direction {
     Seal,
@@ -25,17 +25,17 @@ pub(crate) enum Direction {
 /// Where the bytes of a [`ScatteredPacket`] lie.
 #[derive(Debug)]
 pub enum PacketMemory<'a> {
-    /// Header, payload and tag in one slice: worked on in place. Packets of this kind cost what
-    /// those of one buffer cost.
+    /// Header, payload and tag in one slice: worked on in place. Such packets cost as much as those
+    /// in one buffer.
     Whole {
         /// Header, payload, and the tag or room for it.
         packet: &'a mut [u8],
         /// Bytes of the header, which is the AEAD's associated data.
         header_len: usize,
     },
-    /// Header, payload and tag apart. Sealing copies the packet once and opening twice, by way of a
-    /// buffer of 16 kB that the thread allocates at its first such packet and keeps; a packet that
-    /// is longer has its own allocated. What was copied stays there until it is overwritten.
+    /// Header, payload and tag apart. Sealing copies the packet once and opening twice, through a
+    /// buffer of 16 kB that the thread allocates at its first such packet and keeps; a longer
+    /// packet gets a buffer of its own. Copied bytes stay in the buffer until they are overwritten.
     Parts {
         /// The AEAD's associated data. Only read.
         header: &'a [u8],
@@ -79,14 +79,14 @@ pub struct ScatteredPacket<'a> {
     /// Where the packet lies.
     pub memory: PacketMemory<'a>,
     /// The last bytes of the payload are read from here before the packet is sealed or opened;
-    /// empty if all of it lies in place. As long as the payload, it makes the operation one from a
+    /// empty if all of it lies in place. If it is as long as the payload, the operation goes from a
     /// source to a destination.
     pub source: &'a [u8],
     /// The full packet number.
     pub packet_number: u64,
     /// The path's id, a part of the nonce (draft-ietf-quic-multipath §2.4); 0 without multipath.
     pub path_id: u32,
-    /// What became of the packet. The operations work on [`Outcome::Pending`] packets only.
+    /// The outcome. The operations work on [`Outcome::Pending`] packets only.
     pub outcome: Outcome,
 }
 
@@ -122,7 +122,7 @@ impl<'a> ScatteredPacket<'a> {
             PacketMemory::Parts { payload, .. } => Some(payload.len()),
         };
         self.packet_number <= MAX_PACKET_NUMBER
-            // As that of a span.
+            // As for a span.
             && u32::try_from(self.len()).is_ok()
             && payload_len.is_some_and(|len| self.source.len() <= len)
     }
@@ -135,7 +135,7 @@ impl<'a> ScatteredPacket<'a> {
         }
     }
 
-    /// The packet as a kernel takes it; one in parts has the next bytes of the scratch.
+    /// The packet as a kernel takes it; one in parts gets the next bytes of the scratch.
     fn job<'r>(&'r mut self, scratch: &mut &'r mut [u8], direction: Direction) -> Job<'r> {
         let len = self.len();
         let source_at = len - TAG_LEN - self.source.len();
@@ -180,7 +180,7 @@ impl<'a> ScatteredPacket<'a> {
         job.expect("a sound packet").on_path(self.path_id)
     }
 
-    /// Takes payload and tag out of the next bytes of the scratch, where the packet lies in parts.
+    /// Copies payload and tag back from the next bytes of the scratch, if the packet lies in parts.
     fn take_back(&mut self, scratch: &mut &[u8], direction: Direction) {
         let PacketMemory::Parts {
             header,
@@ -201,7 +201,7 @@ impl<'a> ScatteredPacket<'a> {
     }
 }
 
-/// Bytes of the scratch: eleven packets of 1,500 bytes fit, and half a first-level cache.
+/// Bytes of the scratch: ten packets of 1,500 bytes fit, and half a first-level cache.
 const SCRATCH_LEN: usize = 16 * 1024;
 
 thread_local! {
@@ -209,7 +209,7 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
 }
 
-/// Runs some work with the scratch of the thread, which has at least so many bytes.
+/// Runs some work with the thread's scratch, which has at least `len` bytes.
 fn with_scratch(len: usize, work: impl FnOnce(&mut [u8])) {
     let new = |len: usize| vec![0; len].into_boxed_slice();
     if len == 0 {
@@ -217,7 +217,7 @@ fn with_scratch(len: usize, work: impl FnOnce(&mut [u8])) {
     } else if len > SCRATCH_LEN {
         work(&mut new(len));
     } else {
-        // A thread that ends has no scratch any more.
+        // A thread that is ending no longer has a scratch.
         let kept = SCRATCH.try_with(Cell::take).ok().flatten();
         let mut scratch = kept.unwrap_or_else(|| new(SCRATCH_LEN));
         work(&mut scratch);
@@ -249,7 +249,7 @@ pub(crate) fn work(kernel: &Kernel, mut packets: &mut [ScatteredPacket<'_>], dir
     }
 }
 
-/// A group of sound packets in one call of the kernel.
+/// Seals or opens a group of sound packets in one kernel call.
 fn run(
     kernel: &Kernel,
     packets: &mut [ScatteredPacket<'_>],

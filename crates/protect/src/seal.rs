@@ -12,8 +12,8 @@ use std::slice;
 use crate::kernel::{Fusion, Header, Job, Kernel, MAX_JOBS, Slots, Splitter, prefetch};
 use crate::span::{Outcome, PacketSpan};
 
-/// Seals the pending spans, which leave on one path, and applies header protection, where there is
-/// a key for it.
+/// Seals the pending spans, which leave on one path, and applies header protection if there is a
+/// key for it.
 pub(crate) fn seal(
     kernel: &Kernel,
     path_id: u32,
@@ -25,7 +25,7 @@ pub(crate) fn seal(
     let mut splitter = Splitter::new(buf);
     let mut sources = Sources::new(sources);
     if let [span] = &mut *spans {
-        // The only one: no slots.
+        // The only span needs no slots.
         if let Some(mut job) = job_to_seal(&mut splitter, path_id, span, sources.next()) {
             seal_jobs(kernel, header, slice::from_mut(&mut job));
         }
@@ -46,7 +46,7 @@ fn seal_jobs(kernel: &Kernel, header: Option<(&Header, Fusion)>, jobs: &mut [Job
     }
 }
 
-/// Applies header protection to packets that are sealed already.
+/// Applies header protection to packets that are already sealed.
 pub(crate) fn protect(header: &Header, buf: &mut [u8], spans: &[PacketSpan]) {
     let mut splitter = Splitter::new(buf);
     for spans in spans.chunks(MAX_JOBS) {
@@ -56,7 +56,7 @@ pub(crate) fn protect(header: &Header, buf: &mut [u8], spans: &[PacketSpan]) {
     }
 }
 
-/// Jobs of the pending spans. A function of its own, so that its loop has the registers for itself.
+/// Jobs of the pending spans. A separate function, so that its loop has all registers.
 #[inline(never)]
 fn jobs_to_seal<'r, 'a>(
     slots: &'r mut Slots<Job<'a>>,
@@ -73,7 +73,7 @@ fn jobs_to_seal<'r, 'a>(
     jobs
 }
 
-/// The job of a span, if it is pending; settles what becomes of it.
+/// The job of a span, if it is pending; sets its outcome.
 #[inline(always)]
 fn job_to_seal<'a>(
     splitter: &mut Splitter<'a>,
@@ -95,7 +95,7 @@ fn job_to_seal<'a>(
     job
 }
 
-/// The sources of spans one after the other: all empty where none are given.
+/// The sources of the spans, one after the other: all empty if none are given.
 struct Sources<'s, 'a> {
     rest: std::slice::Iter<'s, &'a [u8]>,
     in_place: bool,
@@ -109,7 +109,7 @@ impl<'s, 'a> Sources<'s, 'a> {
         }
     }
 
-    /// `None` for a span whose source was forgotten: it is refused, not sent half empty.
+    /// `None` for a span whose source is missing: it is refused, not sent half empty.
     fn next(&mut self) -> Option<&'a [u8]> {
         if self.in_place {
             return Some(&[]);

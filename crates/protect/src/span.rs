@@ -1,4 +1,4 @@
-//! Where a packet lies in its buffer, and what became of it.
+//! Where a packet lies in its buffer, and the outcome of the work on it.
 
 /// Length in bytes of the AEAD tag at the end of every packet, for all suites (RFC 9001 §5.3).
 pub const TAG_LEN: usize = 16;
@@ -11,7 +11,7 @@ pub const SAMPLE_LEN: usize = 16;
 pub const MASK_LEN: usize = 5;
 
 /// Packets in a group: callers keep the spans of at most this many on the stack at a time. A call
-/// with more is legal.
+/// may have more.
 pub const MAX_GROUP: usize = 64;
 
 /// A packet number takes up to four bytes, and the sample is taken as if it always did (RFC 9001
@@ -21,7 +21,7 @@ pub(crate) const MAX_NUMBER_LEN: usize = 4;
 /// The highest packet number (RFC 9000 §12.3).
 pub(crate) const MAX_PACKET_NUMBER: u64 = (1 << 62) - 1;
 
-/// What became of a packet.
+/// The outcome of the work on a packet.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[repr(u8)]
 pub enum Outcome {
@@ -29,13 +29,12 @@ pub enum Outcome {
     Pending,
     /// Received: authentic and decrypted in place. To be sent: sealed and header protected.
     Open,
-    /// Received: the tag did not match. What lies in the payload is of no use, and it is not
-    /// plaintext.
+    /// Received: the tag did not match. The payload is useless, and it is not plaintext.
     Forged,
-    /// Received: its keys are not here (yet). Set by the caller, never by this crate.
+    /// Received: its keys are not available (yet). Set by the caller, never by this crate.
     NoKey,
-    /// Not worked on: too short, outside the buffer, over another span, or with an impossible
-    /// packet number.
+    /// Not worked on: too short, outside the buffer, overlapping another span, or with an
+    /// impossible packet number.
     Skip,
 }
 
@@ -44,7 +43,7 @@ pub enum Outcome {
 /// Spans of one call lie in ascending order and do not overlap: a span that starts before the end
 /// of an earlier one is refused with [`Outcome::Skip`].
 ///
-/// Laid out as C lays out the fields in this order.
+/// The layout is C's, with the fields in this order.
 #[derive(Copy, Clone, Debug)]
 #[repr(C)]
 pub struct PacketSpan {
@@ -52,7 +51,7 @@ pub struct PacketSpan {
     pub start: u32,
     /// Bytes from the first byte of the header to the end of the tag.
     pub len: u32,
-    /// After `unprotect` the truncated number, which the caller expands before `open`. For `seal`
+    /// After `unprotect` the truncated number, which the caller expands before `open`; for `seal`
     /// the full number.
     pub packet_number: u64,
     /// Where the packet number begins, from `start`.
@@ -61,14 +60,14 @@ pub struct PacketSpan {
     pub header_len: u16,
     /// Which of the caller's keys opens the packet; `open` works on the spans of one slot.
     pub slot: u8,
-    /// What became of the packet. The operations work on [`Outcome::Pending`] spans only.
+    /// The outcome. The operations work on [`Outcome::Pending`] spans only.
     pub outcome: Outcome,
 }
 
 const _: () = assert!(size_of::<PacketSpan>() == 24);
 
 impl PacketSpan {
-    /// A pending span with slot 0, and with a header length and number that are still to be set.
+    /// A pending span with slot 0, whose header length and number are still to be set.
     #[must_use]
     pub fn new(start: u32, len: u32, pn_offset: u16) -> Self {
         Self {

@@ -15,14 +15,14 @@ use crate::qlog::Qlogs;
 #[cfg(feature = "qlog")]
 use crate::qlog::{QlogConnection, QlogSink};
 
-/// Maximum number of workers: half of the values that the first byte of a connection id can tell
-/// apart.
+/// Maximum number of workers: half the number of values that the first byte of a connection id can
+/// take.
 const MAX_WORKERS: usize = 128;
 
 /// How long bulk data may wait in a socket, by default.
 const RECEIVE_COALESCING: Duration = Duration::from_millis(2);
 
-/// Writes a setter for each field: the same name, by value, to be chained.
+/// Generates a setter for each field: same name, takes the value, can be chained.
 macro_rules! setters {
     ($($(#[$condition:meta])? $field:ident: $type:ty,)*) => {$(
         $(#[$condition])?
@@ -68,8 +68,8 @@ pub struct Builder {
     /// CPUs to pin the worker threads to: worker `i` runs on entry `i`, starting over at the end of
     /// the list. Empty: not pinned.
     pub cpus: Vec<usize>,
-    /// Runtime whose tasks the workers are. `None`, the default: each worker has a thread of its
-    /// own. See [`on_runtime`](Self::on_runtime).
+    /// Runtime on which the workers run as tasks. `None`, the default: each worker has a thread of
+    /// its own. See [`on_runtime`](Self::on_runtime).
     pub runtime: Option<tokio::runtime::Handle>,
     /// Send bundles of datagrams (GSO) where the kernel supports it.
     pub gso: bool,
@@ -79,24 +79,25 @@ pub struct Builder {
     pub receive_buffer: usize,
     /// Requested size of the socket send buffer, in bytes.
     pub send_buffer: usize,
-    /// How long bulk data may wait in the socket for more, so that the worker is woken less often.
-    /// At most 2 ms by default, and never longer than an eighth of the round-trip time or, if the
-    /// sender has asked for fewer acknowledgements (draft-ietf-quic-ack-frequency), than until it
-    /// wants one. Zero turns it off. It saves a receiver that is faster than its link up to a third
-    /// of its CPU time, as `SO_RCVLOWAT` does for TCP.
+    /// How long bulk data may wait in the socket for more to arrive, so that the worker is woken
+    /// less often: at most 2 ms by default. It waits no longer than an eighth of the round-trip
+    /// time, or than until the sender wants an acknowledgement if it has asked for fewer of them
+    /// (draft-ietf-quic-ack-frequency), whichever is longer. Zero turns this off. It saves a
+    /// receiver that is faster than its link up to a third of its CPU time, as `SO_RCVLOWAT` does
+    /// for TCP.
     ///
-    /// A worker waits only on a thread of its own, on a UDP socket, and while it receives hardly
-    /// anything but full-sized datagrams, several at a time. The tasks on the worker wait as long.
-    /// [`EndpointStats::naps`](crate::EndpointStats::naps) counts.
+    /// A worker waits only if it has its own thread and a UDP socket, and only while it receives
+    /// hardly anything but full-sized datagrams, several at a time. Tasks on the worker wait just
+    /// as long. [`EndpointStats::naps`](crate::EndpointStats::naps) counts these waits.
     pub receive_coalescing: Duration,
     /// Allow other sockets of the same user to bind this address (`SO_REUSEPORT`). With several
-    /// workers, steering does not know these sockets: a worker may then receive datagrams of
-    /// another worker, and forwards them.
+    /// workers, steering does not account for these sockets: a worker may then receive another
+    /// worker's datagrams, and forwards them.
     pub reuse_port: bool,
-    /// An IPv6 socket refuses IPv4 traffic.
+    /// Make an IPv6 socket refuse IPv4 traffic.
     pub only_v6: bool,
     /// Mark of all outgoing datagrams, for routing rules and packet filters (`SO_MARK`). Linux
-    /// only; it needs CAP_NET_ADMIN.
+    /// only; requires CAP_NET_ADMIN.
     pub mark: Option<u32>,
     /// Name of the network interface that all datagrams go through (`SO_BINDTODEVICE`). Linux only.
     pub device: Option<String>,
@@ -108,34 +109,34 @@ pub struct Builder {
     /// Where qlogs are written to, instead of `qlog_dir`. See [`qlog`](Self::qlog).
     #[cfg(feature = "qlog")]
     pub(crate) qlog: Option<QlogSink>,
-    /// Who receives events; see [`events`](Self::events).
+    /// The event subscribers; see [`events`](Self::events).
     pub(crate) events: Subscribers,
     /// Measure the time spent in each stage of the workers' loop, see
     /// [`Endpoint::stages`](crate::Endpoint::stages).
     pub accounting: bool,
-    /// For tests only: where the workers' random generators begin, instead of at a random place.
-    /// Endpoints with one seed draw the same connection ids for the same events in the same order.
-    /// Ids and path challenges are then predictable, so that others can meddle with connections
-    /// (RFC 9000 §8.2.1). TLS is random all the same, and `reset_key` unless it is set.
+    /// For tests only: the seed of the workers' random generators, instead of a random one.
+    /// Endpoints with the same seed draw the same connection ids for the same events in the same
+    /// order. Ids and path challenges are then predictable, so attackers can interfere with
+    /// connections (RFC 9000 §8.2.1). TLS stays random, and so does `reset_key` unless it is set.
     pub rng_seed: Option<[u8; 32]>,
     /// Maximum number of connection attempts that wait to be [accepted](crate::Endpoint::accept) or
     /// otherwise decided. Each worker has an equal share of them. Further attempts are dropped, as
-    /// with a full listen(2) backlog, and their clients try again; if none was accepted in the last
+    /// with a full listen(2) backlog, and their clients retry; if none was accepted in the last
     /// three seconds, they are refused.
     pub max_incoming: usize,
-    /// Bytes of datagrams that are kept for each attempt that waits for a decision, besides its
-    /// first datagram: more Initial packets of a long ClientHello, and early data. What exceeds it
-    /// is dropped, and the client sends it again. 64 KiB by default.
+    /// Bytes of datagrams kept for each undecided attempt in addition to its first datagram: more
+    /// Initial packets of a long ClientHello, and early data. Anything beyond this is dropped, and
+    /// the client sends it again. 64 KiB by default.
     pub incoming_buffer_size: usize,
-    /// The same for all such attempts of all workers together; 4 MiB by default.
+    /// The same limit for all undecided attempts of all workers together; 4 MiB by default.
     pub incoming_buffer_size_total: usize,
     /// Maximum number of concurrent handshakes. Each worker has an equal share of them. Further
-    /// attempts are dropped, and their clients try again; if no handshake was completed in the last
+    /// attempts are dropped, and their clients retry; if no handshake was completed in the last
     /// three seconds, they are refused.
     pub max_handshakes: usize,
-    /// Number of pending attempts and handshakes from which a client must first validate its
-    /// address (a Retry, RFC 9000 §8.1.2), for which the server keeps no state. Each worker counts
-    /// its own, up to an equal share. Zero: always.
+    /// Number of pending attempts and handshakes from which on a client must first validate its
+    /// address (a Retry, RFC 9000 §8.1.2), which costs the server no state. Each worker counts its
+    /// own, up to an equal share. Zero: always.
     pub retry_from: usize,
     /// Key of the address-validation tokens (RFC 9000 §8.1.1). Endpoints with the same key accept
     /// each other's tokens, and each endpoint accepts a token once. Derived from `reset_key` by
@@ -149,9 +150,9 @@ pub struct Builder {
     /// token that is spent, is mistaken for a spent one, or is older than the endpoint costs its
     /// client a Retry.
     pub new_token_lifetime: Duration,
-    /// Maximum number of stateless resets that each worker sends in a second, 1000 by default; a
-    /// tenth of them to one source prefix (RFC 9000 §10.3.3). Zero: none, so that the peers of
-    /// connections that are lost wait for their idle timeout.
+    /// Maximum number of stateless resets that each worker sends per second, 1000 by default; a
+    /// tenth of them may go to one source prefix (RFC 9000 §10.3.3). Zero: none, so the peers of
+    /// lost connections wait for their idle timeout.
     pub stateless_resets_per_second: u32,
     /// Maximum number of connections of all workers together; further attempts are refused.
     pub max_connections: usize,
@@ -181,10 +182,10 @@ pub struct Builder {
     /// Key of the stateless-reset tokens (RFC 9000 §10.3.2). Keep it across restarts so that peers
     /// learn at once that their connections are gone. Random by default.
     pub reset_key: [u8; 32],
-    /// Whether the fixed bit of packets is greased (RFC 9287); by default it is. Peers are then
-    /// told that packets with any value of the bit are accepted, and the bit of packets to peers
-    /// that say the same is random. Turn it off where the port is shared with other protocols that
-    /// are told apart by this bit (RFC 7983): packets without it are then dropped.
+    /// Whether to grease the fixed bit of packets (RFC 9287); on by default. Peers are then told
+    /// that packets with any value of the bit are accepted, and the bit is random in packets to
+    /// peers that say the same. Turn it off if the port is shared with protocols that are told
+    /// apart by this bit (RFC 7983): packets without it are then dropped.
     pub grease_quic_bit: bool,
 }
 
@@ -295,7 +296,7 @@ impl Builder {
         grease_quic_bit: bool,
     }
 
-    /// Writes qlogs to sinks of the application's: `choose` is called for each new connection, and
+    /// Writes qlogs to the application's own sinks: `choose` is called for each new connection, and
     /// returns `None` for those that are not logged. See [`QlogSink::new`].
     ///
     /// ```
@@ -325,13 +326,13 @@ impl Builder {
         self.sockets([socket])
     }
 
-    /// Uses these bound sockets, one for each worker, and sets the number of workers to theirs;
+    /// Uses these bound sockets, one per worker, and sets the number of workers to match;
     /// [`addr`](field@Self::addr) is not bound. For sockets that come from a service manager or a
     /// parent process, or that need options of their own.
     ///
-    /// All must be bound to one address, and none connected. Several share their port by
+    /// All must be bound to one address, and none connected. Several sockets share their port by
     /// `SO_REUSEPORT`; pass them in the order in which they were bound, which is how the kernel
-    /// numbers them: datagrams then arrive at the right worker, and are otherwise forwarded.
+    /// numbers them. Datagrams then arrive at the right worker; otherwise they are forwarded.
     ///
     /// [`receive_buffer`](field@Self::receive_buffer), [`send_buffer`](field@Self::send_buffer),
     /// [`gso`](field@Self::gso) and [`gro`](field@Self::gro) apply to them.
@@ -343,9 +344,9 @@ impl Builder {
         self
     }
 
-    /// Uses this in place of UDP sockets, for one worker: a channel in a test, or an overlay
-    /// network. See [`DatagramSocket`]. [`addr`](field@Self::addr) and the settings of sockets have
-    /// no effect.
+    /// Uses this instead of UDP sockets, for one worker: a channel in a test, or an overlay
+    /// network. See [`DatagramSocket`]. [`addr`](field@Self::addr) and the socket settings have no
+    /// effect.
     #[must_use]
     pub fn datagram_socket(mut self, socket: Arc<dyn DatagramSocket>) -> Self {
         self.carrier = Some(SharedDatagramSocket(socket));
@@ -353,8 +354,8 @@ impl Builder {
         self
     }
 
-    /// Adds a CPU to [`cpus`](Self::cpus): it takes the next worker's thread. Called once, it takes
-    /// all of them.
+    /// Adds a CPU to [`cpus`](Self::cpus), for the next worker's thread. A single call pins all of
+    /// them to that CPU.
     #[must_use]
     pub fn cpu(mut self, cpu: usize) -> Self {
         self.cpus.push(cpu);
@@ -405,7 +406,7 @@ impl Builder {
         self
     }
 
-    /// What a worker's socket is to be like.
+    /// The options of a worker's socket.
     pub(crate) fn socket_options(&self) -> squall_udp::Options {
         squall_udp::Options {
             receive_buffer: self.receive_buffer,
@@ -423,7 +424,7 @@ impl Builder {
     /// Where qlogs go.
     ///
     /// # Errors
-    /// The directory cannot be created, or is none.
+    /// The directory cannot be created, or is not a directory.
     #[cfg_attr(
         not(feature = "qlog"),
         expect(

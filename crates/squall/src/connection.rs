@@ -81,8 +81,8 @@ impl Connection {
         })
     }
 
-    /// Whether a qlog of this connection is written. The answer never changes, so that a caller who
-    /// would have to prepare events asks once.
+    /// Whether a qlog of this connection is written. The answer never changes, so a caller that has
+    /// to prepare events needs to ask only once.
     #[cfg(feature = "qlog")]
     #[must_use]
     pub fn has_qlog(&self) -> bool {
@@ -99,9 +99,9 @@ impl Connection {
     }
 
     /// The largest datagram that can currently be sent, in bytes; it changes with the path. `None`:
-    /// the peer does not accept datagrams (RFC 9221 §3). Asking, like sending a datagram, starts
-    /// the search for larger packets (RFC 9000 §14.3), which otherwise starts when 38,400
-    /// bytes were sent.
+    /// the peer does not accept datagrams (RFC 9221 §3). Calling this, like sending a datagram,
+    /// starts the search for larger packets (RFC 9000 §14.3), which otherwise starts once 38,400
+    /// bytes have been sent.
     #[must_use]
     pub fn max_datagram_size(&self) -> Option<usize> {
         self.0.0.call(|state| state.core.max_datagram_size())
@@ -135,13 +135,13 @@ impl Connection {
     }
 
     /// Queues the datagrams of a list, front first, and waits for room as often as necessary; the
-    /// list is empty afterwards. It takes less time than a call of
+    /// list is empty afterwards. This is cheaper than a call of
     /// [`send_datagram_wait`](Self::send_datagram_wait) for each datagram. Cancel-safe: if the
-    /// future is dropped, what it has not queued is still in the list.
+    /// future is dropped, datagrams not yet queued are still in the list.
     ///
     /// # Errors
-    /// As [`send_datagram`](Self::send_datagram). The datagram that was refused is then the first
-    /// of the list.
+    /// As [`send_datagram`](Self::send_datagram). The refused datagram is then the first of the
+    /// list.
     pub async fn send_datagrams_wait(
         &self,
         datagrams: &mut VecDeque<Bytes>,
@@ -153,10 +153,10 @@ impl Connection {
         self.0.0.wait(Line::DatagramWrite, send).await
     }
 
-    /// Waits until a datagram has arrived from the peer, then appends up to `limit` of those that
+    /// Waits until a datagram has arrived from the peer, then appends up to `limit` datagrams that
     /// have arrived to `datagrams`, oldest first. Returns how many: at least 1, unless `limit` is
-    /// 0. It takes less time than a call of [`read_datagram`](Self::read_datagram) for each
-    /// datagram. Cancel-safe: a future that is dropped has taken no datagram.
+    /// 0. This is cheaper than a call of [`read_datagram`](Self::read_datagram) for each datagram.
+    /// Cancel-safe: a future that is dropped has taken no datagram.
     ///
     /// # Errors
     /// As [`read_datagram`](Self::read_datagram).
@@ -216,8 +216,7 @@ impl Connection {
             state.core.migrate(now, path, Move::WhenValidated)
         })?;
         let outcome = |state: &mut State| {
-            // Another move, to the server's preferred address say, is not the one that is waited
-            // for.
+            // Ignore any other move, for example to the server's preferred address.
             let moved = state.moved.filter(|(path, _)| path.local == Some(local));
             match (moved, &state.closed) {
                 (Some((_, true)), _) => Poll::Ready(Ok(())),
@@ -268,7 +267,7 @@ impl Connection {
 
     /// Fills `output` with key material exported from the TLS session (RFC 8446 §7.5), at any time
     /// after the handshake. Both ends get the same bytes for the same label, context and length. An
-    /// empty context and none are the same.
+    /// empty context is the same as none.
     ///
     /// # Errors
     /// [`ExportError`]: the handshake is not complete, the secret was not kept
@@ -295,9 +294,9 @@ impl Connection {
         worker::spawn_for(&self.0.0, task)
     }
 
-    /// Begins or stops to measure the time that the connection takes on its worker; see
-    /// [`stages`](Self::stages). A connection that is measured costs a few per cent more time; one
-    /// that is not costs nothing more.
+    /// Starts or stops measuring the time that the connection takes on its worker; see
+    /// [`stages`](Self::stages). A measured connection takes a few per cent more time; others cost
+    /// nothing more.
     pub fn measure_stages(&self, on: bool) {
         self.0.0.set_measured(on);
     }
@@ -306,12 +305,12 @@ impl Connection {
     /// [measured](Self::measure_stages), in ticks of [`ticks`](crate::ticks). All zero if it never
     /// was.
     ///
-    /// Receiving and sending system calls handle datagrams of several connections at once; each
-    /// connection's part is by its bytes. The application's part is that of tasks started with
+    /// System calls receive and send datagrams of several connections at once; each connection's
+    /// part is in proportion to its bytes. The application's part is that of tasks started with
     /// [`spawn`](Self::spawn), and needs [`Builder::accounting`](crate::Builder::accounting). Time
     /// that belongs to no connection, such as waiting, is only in
-    /// [`Endpoint::stages`](crate::Endpoint::stages), so that connections together never come to
-    /// more than their endpoint. What applications' threads do in calls of a handle is not
+    /// [`Endpoint::stages`](crate::Endpoint::stages), so the sum over all connections never exceeds
+    /// the endpoint's time. Time that an application's threads spend in calls of a handle is not
     /// measured.
     #[must_use]
     pub fn stages(&self) -> Stages {
@@ -320,9 +319,9 @@ impl Connection {
 
     /// Attributes the time since the previous mark to a stage, in a task of the connection's worker
     /// (see [`spawn`](Self::spawn)) of an endpoint with
-    /// [`Builder::accounting`](crate::Builder::accounting). What a task does not mark is
-    /// [`Stage::Application`]. For protocols above QUIC: squall-h3 tells its own time and that of
-    /// the services that it calls apart. Anywhere else it does nothing.
+    /// [`Builder::accounting`](crate::Builder::accounting). Time that a task does not mark is
+    /// [`Stage::Application`]. For protocols above QUIC: squall-h3 separates its own time from that
+    /// of the services it calls. Does nothing anywhere else.
     #[inline]
     pub fn mark_stage(&self, stage: Stage) {
         let shared = &self.0.0.worker;
@@ -363,9 +362,9 @@ impl Connection {
         self.0.0.lock().core.original_destination_id()
     }
 
-    /// Starts a key update (RFC 9001 §6) now. Returns whether it did: not before the handshake is
-    /// confirmed, and not before the peer has acknowledged a packet under the current keys. Keys
-    /// are updated in time without this call.
+    /// Starts a key update (RFC 9001 §6) now. Returns whether it did: it cannot before the
+    /// handshake is confirmed, nor before the peer has acknowledged a packet under the current
+    /// keys. Keys are updated in time without this call.
     pub fn force_key_update(&self) -> bool {
         let now = self.0.0.worker.clock.now();
         self.0.0.act(|state| state.core.force_key_update(now))
@@ -389,14 +388,14 @@ impl Connection {
 
     /// Changes the largest flow-control credit of the connection, in bytes; see
     /// [`TransportConfig::receive_window`](field@crate::TransportConfig::receive_window). Credit
-    /// that the peer already has stays.
+    /// that the peer already has remains valid.
     pub fn set_receive_window(&self, bytes: u64) {
         self.0.0.lock().core.set_receive_window(bytes);
     }
 
-    /// Changes how much the send buffers of all streams may hold, in bytes; see
-    /// [`TransportConfig::send_window`](field@crate::TransportConfig::send_window). What they hold
-    /// stays.
+    /// Changes how much the send buffers of all streams may hold together, in bytes; see
+    /// [`TransportConfig::send_window`](field@crate::TransportConfig::send_window). Data already
+    /// buffered stays.
     pub fn set_send_window(&self, bytes: u64) {
         // The worker wakes the tasks that wait for room.
         self.0.0.act(|state| state.core.set_send_window(bytes));
@@ -496,7 +495,7 @@ enum Progress {
     Done,
 }
 
-/// A connection before the end of its handshake, and the place of the future that waits for that.
+/// A connection whose handshake is in progress, and the waiting future's place in its queue.
 struct Handshake {
     place: Place<Arc<ConnectionShared>>,
     handle: Arc<Handle>,
@@ -574,8 +573,8 @@ impl Connecting {
     }
 
     /// Waits until the application protocol and, on a server, the server name are known: on a
-    /// server with the client's first flight, on a client with the server's. Nothing of it is
-    /// authenticated before the handshake completes. Cancel safe.
+    /// server from the client's first flight, on a client from the server's. None of it is
+    /// authenticated before the handshake completes. Cancel-safe.
     ///
     /// # Errors
     /// The connection could not be started, or ended.
@@ -603,7 +602,7 @@ impl Connecting {
                 })
             }
             Progress::Failed(error) => Poll::Ready(Err(error.clone())),
-            // Polled after its end, against the contract of futures.
+            // Polled again after completion, against the contract of futures.
             Progress::Asked(_) | Progress::Done => Poll::Pending,
         }
     }
@@ -631,7 +630,7 @@ impl Future for Connecting {
         let mut handshake = match std::mem::replace(&mut self.progress, Progress::Done) {
             Progress::Handshaking(handshake) => handshake,
             Progress::Failed(error) => return Poll::Ready(Err(error)),
-            // Polled after its end, against the contract of futures.
+            // Polled again after completion, against the contract of futures.
             Progress::Asked(_) | Progress::Done => return Poll::Pending,
         };
         let end = handshake

@@ -1,4 +1,4 @@
-//! Something that carries datagrams and is no UDP socket: for tests and overlay networks.
+//! A carrier of datagrams other than a UDP socket, for tests and overlay networks.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use squall_wire::Ecn;
 
 /// Carries datagrams in place of a UDP socket, for example a channel in a test, or a tunnel. Set it
-/// with [`Builder::datagram_socket`](crate::Builder::datagram_socket) or, for an endpoint that
-/// exists, [`Endpoint::rebind_datagram_socket`](crate::Endpoint::rebind_datagram_socket).
+/// with [`Builder::datagram_socket`](crate::Builder::datagram_socket) or, for an existing endpoint,
+/// [`Endpoint::rebind_datagram_socket`](crate::Endpoint::rebind_datagram_socket).
 ///
 /// Datagrams may be lost, repeated and reordered. At least 1,200 bytes must pass (RFC 9000 §14).
 /// Addresses are what the implementation says they are: QUIC uses them to tell peers and paths
@@ -28,8 +28,8 @@ pub trait DatagramSocket: Send + Sync + 'static {
     /// The address is not known; [`Builder::bind`](crate::Builder::bind) then fails.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// Receives a datagram into `buffer`, or several of one size from one peer, back to back. A
-    /// datagram that is longer than `buffer` is to be dropped.
+    /// Receives a datagram into `buffer`, or several of one size from one peer, back to back. Drop
+    /// a datagram that is longer than `buffer`.
     ///
     /// # Errors
     /// `BrokenPipe` and `NotConnected`: nothing will ever be received or sent again, and the worker
@@ -117,7 +117,7 @@ impl<'a> OutgoingDatagrams<'a> {
     }
 }
 
-/// One that settings hold.
+/// A carrier that settings hold.
 #[derive(Clone)]
 pub(crate) struct SharedDatagramSocket(pub(crate) Arc<dyn DatagramSocket>);
 

@@ -37,7 +37,7 @@ pub struct Endpoint(Arc<Inner>);
 struct Inner {
     common: Arc<Common>,
     workers: Vec<WorkerFace>,
-    /// The same, as the workers see each other.
+    /// The same workers, as they see each other.
     shared: Arc<[Arc<Shared>]>,
     /// Which worker gets the next connection that begins here. Counted apart from tasks: a program
     /// that spawns a task for each connection would otherwise have all connections on every second
@@ -46,20 +46,20 @@ struct Inner {
     /// Which worker gets the next task.
     next_task: AtomicUsize,
     /// The configuration for new connections. Locked while it is passed to the workers, so that one
-    /// that starts meanwhile gets it too.
+    /// that starts at that time gets it too.
     server: Mutex<Option<Arc<ServerConfig>>>,
-    /// The settings that workers start with, at first and again.
+    /// The settings that workers start and restart with.
     settings: Builder,
 }
 
-/// A worker, from outside.
+/// A worker, seen from outside.
 struct WorkerFace {
     shared: Arc<Shared>,
     thread_id: AtomicI32,
 }
 
 impl Inner {
-    /// The next worker in turn that runs; if there is none, one that does not.
+    /// The next running worker in turn, or an ended one if none runs.
     fn in_turn(&self, turn: &AtomicUsize) -> &Arc<Shared> {
         let next = turn.fetch_add(1, Ordering::Relaxed);
         let after = |step: usize| &self.workers[(next + step) % self.workers.len()].shared;
@@ -134,8 +134,8 @@ impl Endpoint {
     }
 
     /// Connects to the server at `addr` with the endpoint's client configuration. The server must
-    /// present a certificate for `server_name`. Of many attempts that are made at once, a worker
-    /// begins a few at a time, and the handshake timeout of each counts from its beginning.
+    /// present a certificate for `server_name`. When many attempts are made at once, a worker
+    /// begins a few at a time, and the handshake timeout of each counts from when it begins.
     ///
     /// # Errors
     /// The endpoint has no client configuration, `server_name` is not a valid DNS name or IP
@@ -176,7 +176,7 @@ impl Endpoint {
         // Unmap IPv4-mapped IPv6 addresses: replies carry the plain IPv4 address.
         let remote = match remote.ip().to_canonical() {
             IpAddr::V4(ip) => SocketAddr::new(ip.into(), remote.port()),
-            // With its zone.
+            // Keeps its zone.
             IpAddr::V6(_) => remote,
         };
         if !self.reaches(remote) {
@@ -202,7 +202,7 @@ impl Endpoint {
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return false;
         }
-        // If the system does not tell where the socket is bound, sending will show it.
+        // If the system does not report where the socket is bound, the send will fail instead.
         self.local_addr().map_or(true, |local| match local {
             SocketAddr::V4(_) => remote.is_ipv4(),
             SocketAddr::V6(local) => {
@@ -225,7 +225,7 @@ impl Endpoint {
     }
 
     /// Replaces the server configuration for new connections, for example after a certificate
-    /// renewal. Existing connections keep theirs. `None`: no more connections are accepted.
+    /// renewal. Existing connections keep theirs. With `None`, no more connections are accepted.
     ///
     /// # Errors
     /// The configuration is invalid (`InvalidInput`, with the reason).
@@ -277,7 +277,7 @@ impl Endpoint {
 
     /// Replaces the sockets with new ones bound to `addr`, one per worker, as in [`Builder::bind`].
     /// Client connections migrate there without waiting for validation (RFC 9000 §9.2): each when
-    /// it next sends, and idle ones 32 each millisecond on each worker. Their servers validate the
+    /// it next sends, and idle ones at 32 per millisecond and worker. Their servers validate the
     /// new address. Every connection stays on its worker.
     ///
     /// # Errors
@@ -293,8 +293,8 @@ impl Endpoint {
     /// [`Builder::sockets`].
     ///
     /// # Errors
-    /// The sockets are not as many as the workers, not bound to one address, or connected
-    /// (`InvalidInput`); or as [`rebind`](Self::rebind).
+    /// There is not one socket per worker, or the sockets are not bound to one address or are
+    /// connected (`InvalidInput`); or as [`rebind`](Self::rebind).
     pub fn rebind_sockets(&self, sockets: impl IntoIterator<Item = UdpSocket>) -> io::Result<()> {
         let group = SocketGroup::adopt(sockets, &self.0.settings.socket_options())?;
         let (sockets, workers) = (group.sockets().count(), self.0.workers.len());
@@ -304,7 +304,7 @@ impl Endpoint {
         self.move_to(group)
     }
 
-    /// As [`rebind`](Self::rebind), with something else that carries datagrams; see
+    /// As [`rebind`](Self::rebind), but to a carrier of datagrams other than a UDP socket; see
     /// [`Builder::datagram_socket`]. The endpoint may have used UDP before.
     ///
     /// # Errors
@@ -379,7 +379,7 @@ impl Endpoint {
             let why = "the endpoint is closed";
             return Err(io::Error::new(io::ErrorKind::NotConnected, why));
         }
-        // Locked to the end, so that two of these make one worker.
+        // Locked to the end, so that concurrent calls start only one worker.
         let mut sockets = worker::lock(&inner.common.sockets);
         if !sockets.is_down(worker) {
             let why = format!("worker {worker} is already running");
@@ -388,7 +388,7 @@ impl Endpoint {
         let socket = sockets.replace(worker, &inner.settings.socket_options())?;
         let started = inner.start(worker, socket);
         if started.is_err() {
-            // The new socket holds the place, as the old one did.
+            // The new socket holds the worker's place, as the old one did.
             sockets.on_end(worker);
         }
         let thread_id = started?;
@@ -403,7 +403,7 @@ impl Endpoint {
         loop {
             let idle = self.0.common.idle.notified();
             let mut idle = std::pin::pin!(idle);
-            // Registered before the look, so that no notice falls between.
+            // Registered before the check, so that no notification is missed.
             idle.as_mut().enable();
             if (self.0.workers.iter()).all(|worker| worker.shared.is_idle()) {
                 return;
@@ -450,7 +450,7 @@ impl Endpoint {
             .unwrap_or_else(Stages::off)
     }
 
-    /// What the workers share with everyone, and each worker.
+    /// The state that all workers share, and each worker's own.
     pub(crate) fn workers(&self) -> (&Arc<Common>, &[Arc<Shared>]) {
         (&self.0.common, &self.0.shared)
     }
@@ -555,7 +555,7 @@ impl Builder {
             settings: self,
         };
         for (index, socket) in sockets.into_iter().enumerate() {
-            // Those before it end if this one does not start: `inner` is dropped.
+            // If this one does not start, `inner` is dropped, which ends those started before it.
             let thread_id = inner.start(index, socket)?;
             inner.workers.push(WorkerFace {
                 shared: Arc::clone(&inner.shared[index]),
@@ -582,7 +582,7 @@ impl Builder {
         }
         let own = |socket: Arc<UdpSocket>| match Arc::try_unwrap(socket) {
             Ok(socket) => Ok(socket),
-            // A copy of these settings has it too.
+            // A copy of these settings holds it too.
             Err(shared) => shared.try_clone(),
         };
         // Not kept: a worker that ends closes its socket.
@@ -598,17 +598,17 @@ impl Builder {
         let server = (self.server.as_ref()).map(|config| config.tls.crypto_provider());
         let client = (self.client.as_ref()).map(|config| config.tls.crypto_provider());
         for provider in server.into_iter().chain(client) {
-            // A failure comes back in the handshake, where it can be reported.
+            // A failure recurs in the handshake, where it can be reported.
             let _ = provider.secure_random.fill(&mut [0]);
         }
     }
 
-    /// Where a worker's random generator begins.
+    /// The seed of a worker's random generator.
     fn seed(&self, shared: &Shared) -> [u8; 32] {
         let Some(mut seed) = self.rng_seed else {
             return rand::random();
         };
-        // Workers, and the lives of one, must not draw the same ids.
+        // Neither two workers nor two lives of one worker may draw the same ids.
         let index = shared.index as u64;
         let apart = [index.to_le_bytes(), u64::from(shared.life()).to_le_bytes()];
         for (byte, of_worker) in seed.iter_mut().zip(apart.as_flattened()) {
@@ -645,9 +645,9 @@ impl Builder {
 
 /// Waits for an attempt to connect, see [`Endpoint::accept`].
 ///
-/// It borrows nothing, so a `poll_…` function written by hand can keep it between its calls, and
-/// counts as a handle of the endpoint. Dropping it loses nothing. Polled again after an attempt, it
-/// waits for the next.
+/// It borrows nothing, so a hand-written `poll_…` function can keep it between calls, and it counts
+/// as a handle of the endpoint. Dropping it loses nothing. Once it has returned an attempt, it can
+/// be polled again for the next.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Accept {
     place: AcceptPlace,
@@ -740,8 +740,8 @@ impl Incoming {
         self.decide(None)
     }
 
-    /// Starts the handshake with another configuration than the endpoint's, for example one for the
-    /// address that the client comes from.
+    /// Starts the handshake with a configuration other than the endpoint's, for example one chosen
+    /// by the client's address.
     ///
     /// # Errors
     /// The configuration is invalid (`InvalidInput`, with the reason); the attempt is ignored.

@@ -5,8 +5,8 @@ use std::{fmt, io};
 
 use squall_core::CloseReason;
 
-/// Why [`Endpoint::connect`](crate::Endpoint::connect) did not begin. What happens later is a
-/// [`CloseReason`].
+/// Why [`Endpoint::connect`](crate::Endpoint::connect) did not begin. Later failures are reported
+/// as a [`CloseReason`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -20,7 +20,7 @@ pub enum ConnectError {
     /// The endpoint is closed, or none of its workers runs; see
     /// [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
     EndpointClosed,
-    /// The client configuration is unusable, as this sentence says.
+    /// The client configuration is unusable, for this reason.
     InvalidConfig(String),
 }
 
@@ -102,9 +102,8 @@ pub enum ReadError {
     Reset(u64),
     /// The stream was already stopped by this end.
     Closed,
-    /// The stream was read with
-    /// [`read_chunk_unordered`](crate::RecvStream::read_chunk_unordered) before, and cannot be read
-    /// in order any more.
+    /// The stream was read with [`read_chunk_unordered`](crate::RecvStream::read_chunk_unordered)
+    /// before, and can no longer be read in order.
     IllegalOrderedRead,
     /// The connection ended before the stream did.
     ConnectionLost(CloseReason),
@@ -210,7 +209,7 @@ mod tests {
             io::Error::from(ReadError::Reset(7)).kind(),
             io::ErrorKind::ConnectionReset
         );
-        // What connecting, opening and accepting give passes through `?` there, too.
+        // Errors of connecting, opening and accepting pass through `?` there, too.
         let kind = |error: io::Error| error.kind();
         assert_eq!(
             kind(CloseReason::Reset.into()),

@@ -1,5 +1,5 @@
-//! Events of an endpoint and its connections, for logs, metrics and alarms: everything that
-//! [`Events`] names, and who listens.
+//! Events of an endpoint and its connections, for logs, metrics and alarms: the types that
+//! [`Events`] names, and the subscribers.
 
 use std::any::Any;
 use std::fmt;
@@ -15,19 +15,19 @@ use squall_core::{
 };
 use squall_wire::{ConnectionId, Side};
 
-/// Receives the events of an endpoint, set with [`Builder::events`](crate::Builder::events). Every
-/// method does nothing by default.
+/// Receives the events of an endpoint; set it with [`Builder::events`](crate::Builder::events).
+/// Every method does nothing by default.
 ///
-/// There is no event per packet: each is a rare change, so that an endpoint without subscribers
-/// pays one branch for it. What happens per packet is counted in [`Stats`] and in
+/// There is no event per packet: each is a rare change, and costs an endpoint without subscribers
+/// one branch. What happens per packet is counted in [`Stats`] and in
 /// [`EndpointStats`](crate::EndpointStats).
 ///
 /// # How methods are called
-/// On the thread of the worker that the event happened on, within the turn in which it happened, in
-/// order for each connection. No lock is held: a method may use the endpoint and its connections.
+/// On the thread of the worker where the event happened, within the same turn, and in order for
+/// each connection. No lock is held: a method may use the endpoint and its connections.
 ///
-/// - **A method that blocks holds up its worker**, and all connections on it. Hand over what takes
-///   long, for example through a channel.
+/// - **A method that blocks holds up its worker**, and all connections on it. Hand long work to
+///   another thread, for example through a channel.
 /// - **A method that panics** loses this event, and nothing else: the panic is caught, counted in
 ///   [`EndpointStats::event_panics`](crate::EndpointStats::event_panics) and logged as a warning,
 ///   the other subscribers receive the event, and later events are reported as before. In a build
@@ -53,10 +53,10 @@ pub trait Events: Send + Sync + 'static {
     /// A connection begins: a client's, or a server's after the attempt was accepted.
     fn connection_started(&self, connection: &ConnectionInfo) {}
 
-    /// A client follows a Retry of its server (RFC 9000 §8.1.2).
+    /// A client follows a Retry from its server (RFC 9000 §8.1.2).
     fn retry_received(&self, connection: &ConnectionInfo) {}
 
-    /// The handshake goes on in another QUIC version (RFC 9368).
+    /// The handshake continues in another QUIC version (RFC 9368).
     fn version_changed(&self, connection: &ConnectionInfo, event: &VersionChanged) {}
 
     /// The server has accepted or rejected the client's early data. Reported at both ends, if early
@@ -69,13 +69,13 @@ pub trait Events: Send + Sync + 'static {
     /// The handshake is confirmed (RFC 9001 §4.1.2).
     fn handshake_confirmed(&self, connection: &ConnectionInfo, event: &HandshakeConfirmed) {}
 
-    /// The connection uses another path, or failed to (RFC 9000 §9).
+    /// The connection moved to another path, or failed to (RFC 9000 §9).
     fn path_changed(&self, connection: &ConnectionInfo, event: &PathChanged) {}
 
     /// The keys were updated (RFC 9001 §6).
     fn keys_updated(&self, connection: &ConnectionInfo, event: &KeysUpdated) {}
 
-    /// The path carries larger packets than was known, or no longer does.
+    /// The path turned out to carry larger packets, or no longer does.
     fn mtu_changed(&self, connection: &ConnectionInfo, event: &MtuChanged) {}
 
     /// The congestion window was reduced: at most once per round trip.
@@ -85,13 +85,14 @@ pub trait Events: Send + Sync + 'static {
     fn connection_closed(&self, connection: &ConnectionInfo, event: &ConnectionClosed) {}
 
     /// A connection attempt was refused. At most 64 of these are reported per worker and turn, so
-    /// that a flood does not become a flood of events; [`datagrams_unrouted`] has all of them.
+    /// that a flood of attempts does not cause a flood of events; [`datagrams_unrouted`] counts
+    /// them all.
     ///
     /// [`datagrams_unrouted`]: Self::datagrams_unrouted
     fn attempt_refused(&self, worker: usize, event: &Refusal) {}
 
-    /// Datagrams that belong to no connection were answered or dropped. At most one per worker and
-    /// turn, with the numbers since the last.
+    /// Datagrams that belong to no connection were answered or dropped. Reported at most once per
+    /// worker and turn, with the counts since the last report.
     fn datagrams_unrouted(&self, worker: usize, event: &DatagramsUnrouted) {}
 
     /// A worker ended early, see [`Endpoint::worker_ended`](crate::Endpoint::worker_ended). Its
@@ -128,8 +129,7 @@ pub struct ConnectionClosed {
     pub stats: Stats,
 }
 
-/// How datagrams that belong to no connection were handled, as numbers since the last report of
-/// this worker.
+/// How datagrams that belong to no connection were handled, counted since the worker's last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DatagramsUnrouted {
@@ -155,7 +155,7 @@ pub struct WorkerEnded {
     pub connections: u64,
 }
 
-/// All who listen to an endpoint.
+/// All subscribers of an endpoint.
 #[derive(Clone, Default)]
 pub(crate) struct Subscribers(Vec<Arc<dyn Events>>);
 
@@ -172,8 +172,8 @@ impl Subscribers {
     pub(crate) fn call(&self, call: &dyn Fn(&dyn Events)) -> Vec<String> {
         let mut panics = Vec::new();
         for events in &self.0 {
-            // What a panic leaves behind is the subscriber's own: nothing of ours is lent to it but
-            // for reading.
+            // A panic can break only the subscriber's own state: ours is lent to it just for
+            // reading.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| call(&**events))) {
                 panics.push(panic_message(payload.as_ref()));
                 // Its destructor is the application's, too.
@@ -190,7 +190,7 @@ impl fmt::Debug for Subscribers {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     let message = payload.downcast_ref::<&str>().copied();
     let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
@@ -209,7 +209,7 @@ pub(crate) enum Report {
 }
 
 impl Report {
-    /// Calls the method that this is for.
+    /// Calls the matching method.
     pub(crate) fn tell(&self, events: &dyn Events) {
         match self {
             Self::Started(info) => events.connection_started(info),
@@ -233,7 +233,7 @@ fn tell(events: &dyn Events, info: &ConnectionInfo, observation: &Observation) {
         Observation::KeysUpdated(event) => events.keys_updated(info, event),
         Observation::MtuChanged(event) => events.mtu_changed(info, event),
         Observation::Congestion(event) => events.congestion(info, event),
-        // The end is reported with the counters; the core of this version has no other.
+        // The end is reported with the counters; this version of the core has no other.
         _ => {}
     }
 }

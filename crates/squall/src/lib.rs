@@ -65,7 +65,7 @@
 //!
 //! # Coming from quinn
 //! Most names are the same. Error codes are plain `u64`s; values above 2^62 − 1 are clamped. The
-//! differences from quinn 0.11, type by type; the repository's porting guide shows them in code:
+//! differences from quinn 0.11, type by type (the repository's porting guide shows them in code):
 //!
 //! | quinn | here |
 //! |---|---|
@@ -76,7 +76,7 @@
 //! | `ConnectionStats` | [`Stats`] |
 //! | `ZeroRttAccepted` | [`EarlyDataAccepted`] |
 //! | `Runtime` | [`Builder::on_runtime`]: tokio, or threads of the endpoint's own |
-//! | `AsyncUdpSocket` | [`DatagramSocket`], for carriers that are no UDP sockets |
+//! | `AsyncUdpSocket` | [`DatagramSocket`], for carriers other than UDP sockets |
 //! | `Endpoint::server(config, addr)` | [`Endpoint::server`]`(addr, config)`, or [`Builder`] |
 //! | `Endpoint::new` | [`Builder::socket`], [`Builder::on_runtime`] |
 //! | `Endpoint::new_with_abstract_socket` | [`Builder::datagram_socket`] |
@@ -87,7 +87,7 @@
 //! | `Connecting::into_0rtt` | the same, but it must be awaited |
 //! | `Connecting::handshake_data` | the same, as a [`HandshakeData`] |
 //! | `Incoming::accept` returns a `Result` | [`Incoming::accept`] returns a [`Connecting`] |
-//! | `Incoming::retry` returns a `Result` | [`Incoming::may_retry`] tells before |
+//! | `Incoming::retry` returns a `Result` | [`Incoming::may_retry`] tells in advance |
 //! | `Incoming::orig_dst_cid` | [`Incoming::original_destination_id`] |
 //! | `Connection::handshake_data` | [`Connection::alpn`], [`Connection::server_name`] |
 //! | `Connection::peer_identity` | [`Connection::peer_certificates`] |
@@ -96,7 +96,7 @@
 //! | `Connection::set_receive_window` | the same, as the limit to which the window grows |
 //! | dropping a `SendStream` finishes it | dropping resets it: call [`SendStream::finish`] |
 //! | `SendStream::write_chunks` returns a `Written` | it returns a number of bytes |
-//! | `SendStream::priority`, `set_priority` | the same, by [`Priority`] |
+//! | `SendStream::priority`, `set_priority` | the same, with a [`Priority`] |
 //! | `RecvStream::read_chunk(max, true)` | [`RecvStream::read_chunk`], which returns [`Bytes`] |
 //! | `RecvStream::read_chunk(max, false)` | [`RecvStream::read_chunk_unordered`] |
 //! | `RecvStream::poll_read_buf` | [`RecvStream::poll_read`], [`RecvStream::poll_read_chunk`] |
@@ -114,7 +114,7 @@
 //! | `TransportConfig::congestion_controller_factory` | `congestion`, `congestion_controller` |
 //! | `TransportConfig::enable_segmentation_offload` | [`Builder::gso`] |
 //! | `TransportConfig::qlog_stream` | `Builder::qlog`, for each connection; `Builder::qlog_dir` |
-//! | `ServerConfig::new`, `with_crypto` | [`ServerConfig::new`], of a rustls configuration |
+//! | `ServerConfig::new`, `with_crypto` | [`ServerConfig::new`], from a rustls configuration |
 //! | `ServerConfig::with_single_cert` | [`tls::server`] or [`server_tls`] |
 //! | `ServerConfig::transport_config` | [`ServerConfig::transport`] |
 //! | `ServerConfig::migration` | [`TransportConfig::allow_migration`] |
@@ -125,11 +125,11 @@
 //! | `ServerConfig::token_key` | [`Builder::token_key`] |
 //! | `ServerConfig::validation_token_config` | `new_tokens`, [`Builder::new_token_lifetime`] |
 //! | `ServerConfig::retry_token_lifetime` | [`Builder::retry_token_lifetime`] |
-//! | `ServerConfig::time_source` | not there, see below |
-//! | `ClientConfig::new` | [`ClientConfig::new`], of a rustls configuration |
+//! | `ServerConfig::time_source` | none, see below |
+//! | `ClientConfig::new` | [`ClientConfig::new`], from a rustls configuration |
 //! | `ClientConfig::with_root_certificates` | [`tls::client`] or [`client_tls`] |
-//! | `ClientConfig::with_platform_verifier` | `tls::Trust::platform`, with that feature |
-//! | `ClientConfig::try_with_platform_verifier` | `tls::Trust::platform`, with that feature |
+//! | `ClientConfig::with_platform_verifier` | `tls::Trust::platform`, with its feature |
+//! | `ClientConfig::try_with_platform_verifier` | `tls::Trust::platform`, with its feature |
 //! | `ClientConfig::transport_config` | [`ClientConfig::transport`] |
 //! | `ClientConfig::version` | [`TransportConfig::versions`] |
 //! | `ClientConfig::token_store` | the same, as a [`TokenStore`] |
@@ -142,10 +142,10 @@
 //! | `EndpointConfig::grease_quic_bit`, `rng_seed` | in [`Builder`] |
 //! | `EndpointConfig::min_reset_interval` | [`Builder::stateless_resets_per_second`] |
 //!
-//! There is no `time_source`: the system's clock is read when a worker starts, and the age of
-//! tokens is measured by the monotonic clock from then on, so setting the clock does not change it.
-//! Tests shorten [`Builder::retry_token_lifetime`] and [`Builder::new_token_lifetime`]; the clock
-//! that certificates are checked by is rustls' `time_provider`.
+//! There is no `time_source`: the system's clock is read when a worker starts, and from then on the
+//! monotonic clock measures the age of tokens, so setting the clock does not change it. Tests can
+//! shorten [`Builder::retry_token_lifetime`] and [`Builder::new_token_lifetime`]. Certificates are
+//! checked against the clock of rustls' `time_provider`.
 //!
 //! # Environment variables
 //! - `SSLKEYLOGFILE`: the TLS secrets of connections whose TLS configuration was made by
@@ -163,8 +163,8 @@
 //!   rustls-platform-verifier.
 //! - `qlog` (default): `QLOGDIR`, [`Builder::qlog_dir`] and [`Builder::qlog`]. Requires serde_json.
 //! - `tracing` (default): warnings of the endpoint and events of connections go to `tracing`.
-//! - `metrics`: `metrics::Metrics`, a subscriber of [`Events`] that counts with the facade of the
-//!   crate `metrics`. The example `prometheus` serves what it counts.
+//! - `metrics`: `metrics::Metrics`, an [`Events`] subscriber that counts with the facade of the
+//!   crate `metrics`. The example `prometheus` serves the result.
 //! - `futures-io` (default): `AsyncRead` and `AsyncWrite` of futures-io for streams.
 //!
 //! With neither `aws-lc-rs` nor `ring`, nothing in C is compiled, and rustls configurations are
@@ -173,8 +173,8 @@
 //! [`wrap`] first.
 //!
 //! There is no feature `fips`. A validated provider covers the TLS handshake, but packets are
-//! sealed and opened by squall's own kernels, which no validated module contains and which are
-//! where the speed comes from. A feature of that name would promise more than it keeps.
+//! sealed and opened by squall's own kernels, which are where the speed comes from and are part of
+//! no validated module. A feature of that name would promise more than it delivers.
 //!
 //! Floors, lowest first: `readiness` (for Windows), `sys`, `datagram_socket`, `socket`, `warnings`,
 //! `tls`, `events`, `config`, `qlog` and `error`, `worker`, `stream`, `waiting`, `connection`,

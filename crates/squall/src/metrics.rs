@@ -1,8 +1,7 @@
-//! Metrics of an endpoint for the facade `metrics`, named by Prometheus's conventions.
+//! Metrics of an endpoint for the facade `metrics`, named as Prometheus recommends.
 //!
-//! [`Metrics`] is a subscriber of events, which counts what happens, and
-//! [`publish`](Metrics::publish) copies the endpoint's counters whenever the application calls it,
-//! for example every few seconds:
+//! [`Metrics`] subscribes to events and counts them, and [`publish`](Metrics::publish) copies the
+//! endpoint's counters whenever the application calls it, for example every few seconds:
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -78,8 +77,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics with the label `endpoint` of this name. Install a recorder before, so that it learns
-    /// the metrics' descriptions.
+    /// Metrics with the label `endpoint` of this name. Install a recorder first, so that it
+    /// receives the metrics' descriptions.
     #[must_use]
     pub fn new(endpoint: impl Into<String>) -> Self {
         for (name, unit, text) in COUNTERS {
@@ -96,7 +95,7 @@ impl Metrics {
         }
     }
 
-    /// Publishes the endpoint's counters as they are now. Costs about a microsecond for each.
+    /// Publishes the current values of the endpoint's counters. Costs about a microsecond for each.
     pub fn publish(&self, endpoint: &Endpoint) {
         let stats = endpoint.stats();
         let gauges = [

@@ -1,11 +1,11 @@
-//! Readiness of a socket where tokio knows no foreign descriptors: on Windows. The face of tokio's
-//! `AsyncFd`, as far as the worker uses it.
+//! Readiness of a socket on Windows, where tokio cannot watch foreign descriptors. Offers as much
+//! of tokio's `AsyncFd` as the worker uses.
 //!
 //! ```text
 //! squall_udp::Socket ── sends and receives
 //!        └─ a second handle of it ── tokio::net::UdpSocket: gets readiness, moves no datagram
 //! ```
-//! Compiled and run by the tests of every system.
+//! Compiled and tested on every system.
 
 use std::io;
 use std::sync::Arc;
@@ -29,14 +29,14 @@ pub(crate) struct Writable(UdpSocket);
 
 /// Readiness of the socket to receive.
 ///
-/// To be called on a runtime's thread.
+/// Must be called on a runtime's thread.
 pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<Readable> {
     let notice = UdpSocket::from_std(second(&socket)?)?;
     Ok(Readable { socket, notice })
 }
 
-/// Readiness of the socket to send, for as long as it is needed: a new registration, which reports
-/// room that is there already.
+/// Readiness of the socket to send, for as long as it is needed: a new registration, which also
+/// reports room that is already there.
 pub(crate) fn writable(readable: &Readable) -> io::Result<Writable> {
     UdpSocket::from_std(second(&readable.socket)?).map(Writable)
 }
@@ -67,11 +67,11 @@ impl Readable {
 }
 
 impl Guard<'_> {
-    /// Forgets the sign: the queue is empty. What comes from now on gives a new one; what came
-    /// since the sign was seen does too, since tokio looks at the system only when the worker's
-    /// turn is over.
+    /// Forgets the sign: the queue is empty. Whatever arrives from now on gives a new one. So does
+    /// what arrived since the sign was seen, as tokio looks at the system only after the worker's
+    /// turn.
     pub(crate) fn clear_ready(&mut self) {
-        // To tokio this is an attempt to receive that found nothing, and it asks the system for the
+        // To tokio this is an attempt to receive that found nothing, so it asks the system for the
         // next sign.
         let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
         let _ = self.0.try_io(Interest::READABLE, nothing);

@@ -5,7 +5,7 @@
 //!   worker 1 ─ its attempts ─> a task on worker 1 ─> handler
 //!       attempts of workers without such a task ─> the caller's task, which starts one
 //! ```
-//! Such a task is missing after its worker has ended and was restarted.
+//! A worker that has ended and been restarted lacks this task.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ impl Endpoint {
     /// client receives the reason.
     ///
     /// If the future is dropped, further attempts wait for the next call of this or of
-    /// [`accept`](Self::accept), and the handlers that run go on. A handler that panics ends, and
-    /// drops what it owns; its worker and all other connections go on.
+    /// [`accept`](Self::accept), and running handlers continue. A handler that panics ends, and
+    /// drops what it owns; its worker and all other connections continue.
     pub async fn serve<H, F>(&self, handler: H)
     where
         H: Fn(Connection) -> F + Send + Sync + 'static,
@@ -45,8 +45,8 @@ impl Endpoint {
     /// before the handshake is complete, refuse it, or ask for the address to be validated.
     ///
     /// An attempt is handled on the worker at which it arrived, and its connection stays there, so
-    /// that no other thread is woken for it. With [`accept`](Self::accept), attempts reach the
-    /// caller's thread and go back. A future that is dropped leaves the same as that of `serve`.
+    /// no other thread is woken. With [`accept`](Self::accept), attempts go to the caller's thread
+    /// and back. Dropping the future has the same effect as with `serve`.
     pub async fn serve_incoming<H, F>(&self, handler: H)
     where
         H: Fn(Incoming) -> F + Send + Sync + 'static,

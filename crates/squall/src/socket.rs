@@ -1,4 +1,4 @@
-//! What a worker sends and receives through: a UDP socket, or what stands in for one.
+//! What a worker sends and receives through: a UDP socket, or a stand-in for one.
 //!
 //! ```text
 //! Socket::Udp       squall_udp::Socket: bundles, recvmmsg and sendmmsg; readiness by the runtime
@@ -24,7 +24,7 @@ pub(crate) enum Socket {
     Carrier(Box<Carrier>),
 }
 
-/// A datagram socket of the application's, with what the worker wants to know of it.
+/// The application's datagram socket, with what the worker needs to know about it.
 pub(crate) struct Carrier {
     socket: Arc<dyn DatagramSocket>,
     readable: Arc<Notice>,
@@ -54,7 +54,7 @@ impl Notice {
             *task = Some(cx.waker().clone());
         }
         drop(task);
-        // After the task is known: a wake-up in between finds it.
+        // Checked after the task is stored, so that no wake-up in between is lost.
         match self.is_set.load(Ordering::SeqCst) {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -67,7 +67,7 @@ impl Notice {
         Waker::from(Arc::clone(self))
     }
 
-    /// Another attempt is worth it.
+    /// Another attempt is worthwhile.
     fn set(&self) {
         self.is_set.store(true, Ordering::SeqCst);
     }
@@ -124,7 +124,7 @@ impl Carrier {
                 len: found.len,
             })
         });
-        // A full batch, and an error, leave something to try.
+        // After a full batch or an error, another attempt is worthwhile.
         let is_empty = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
         if !batch.drained() && !result.as_ref().is_err_and(is_empty) {
             self.readable.set();
@@ -171,7 +171,7 @@ impl Carrier {
                 }
             });
             match sent {
-                // A loss, as on the way.
+                // Counts as lost on the way.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock && !is_gone(&error) => {
                     Ok(())
                 }
@@ -185,7 +185,7 @@ impl Carrier {
     }
 }
 
-/// Whether a carrier says that it will not carry anything any more.
+/// Whether a carrier reports that it will never carry anything again.
 fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -206,7 +206,7 @@ impl Socket {
         Ok(Self::Udp(Arc::new(socket)))
     }
 
-    /// Something else that carries datagrams.
+    /// A carrier of datagrams other than a UDP socket.
     pub(crate) fn carried_by(socket: Arc<dyn DatagramSocket>) -> Self {
         Self::Carrier(Box::new(Carrier::new(socket)))
     }
@@ -282,7 +282,7 @@ impl Socket {
     pub(crate) fn give_up_front(&self, batch: &mut SendBatch, error: &io::Error) {
         match self {
             Self::Udp(socket) => socket.give_up_front(batch, error),
-            // It decides itself what is lost: `Pending` is about all messages.
+            // A carrier decides itself what is lost: `Pending` is about all messages.
             Self::Carrier(_) => {}
         }
     }
@@ -309,7 +309,7 @@ impl Socket {
         }
     }
 
-    /// The same carrier for a worker that takes the place of another.
+    /// The same carrier for a worker that replaces another.
     pub(crate) fn again(&self) -> Option<Self> {
         match self {
             Self::Udp(_) => None,

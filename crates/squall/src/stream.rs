@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::error::{ReadError, ReadExactError, ReadToEndError, WriteError};
 use crate::worker::{Handle, Line, SendEnd, Ticket, register};
 
-/// The most that one write of borrowed bytes copies: the connection is locked meanwhile.
+/// The most that one write of borrowed bytes copies, while the connection is locked.
 const MAX_COPY: usize = 64 * 1024;
 
 /// The sending half of a stream.
@@ -34,9 +34,9 @@ const MAX_COPY: usize = 64 * 1024;
 pub struct SendStream {
     connection: Arc<Handle>,
     id: StreamId,
-    /// The code of the reset that dropping sends, where it is not the configuration's.
+    /// The error code of the reset sent on drop, if it differs from the configured one.
     drop_code: Option<u64>,
-    /// Finished or reset by us: dropping does no more.
+    /// Finished or reset by us: dropping does nothing more.
     ended: bool,
 }
 
@@ -56,8 +56,8 @@ impl SendStream {
         self.id
     }
 
-    /// Takes from the front of `data` what there is room for, without copying unless it is small.
-    /// Waits while there is no room.
+    /// Takes as much from the front of `data` as there is room for, without copying unless it is
+    /// small. Waits while there is no room.
     fn poll_write_bytes(
         &self,
         cx: &Context<'_>,
@@ -69,7 +69,7 @@ impl SendStream {
         self.poll_write_with(cx, |core| core.write(self.id, data))
     }
 
-    /// Copies from the front of `data` what there is room for. Waits while there is none.
+    /// Copies as much from the front of `data` as there is room for. Waits while there is none.
     fn poll_write_slice(&self, cx: &Context<'_>, data: &[u8]) -> Poll<Result<usize, WriteError>> {
         let front = data.get(..MAX_COPY).unwrap_or(data);
         if front.is_empty() {
@@ -96,7 +96,7 @@ impl SendStream {
                     register(&mut state.waiters(self.id).writer, cx.waker());
                     return Poll::Pending;
                 }
-                // A stream that the peer stopped may be gone by now; its code is not.
+                // A stream that the peer stopped may be gone by now; its code is kept.
                 (_, None) => match state.waiters(self.id).send_end {
                     Some(SendEnd::Stopped(code)) => WriteError::Stopped(code),
                     _ => WriteError::Closed,
@@ -118,9 +118,9 @@ impl SendStream {
         self.poll_write_slice(cx, data)
     }
 
-    /// Takes from the front of `chunk` what there is room for, without copying it unless it is
-    /// small, and returns how many bytes; for futures written by hand. The task of the last call is
-    /// woken when there is room.
+    /// Takes as much from the front of `chunk` as there is room for, without copying it unless it
+    /// is small, and returns how many bytes; for futures written by hand. The task of the last call
+    /// is woken when there is room.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -132,10 +132,10 @@ impl SendStream {
         self.poll_write_bytes(cx, chunk)
     }
 
-    /// Ready when at most `bytes` of what was written wait to be sent for the first time, as with
-    /// the socket option `TCP_NOTSENT_LOWAT`; for futures written by hand. The task of the last
-    /// call, of this or of a write, is woken. A writer that gets its data only then keeps little of
-    /// it in memory, however large the send window is.
+    /// Ready when at most `bytes` of the written data still wait to be sent for the first time, as
+    /// with the socket option `TCP_NOTSENT_LOWAT`; for futures written by hand. The task of the
+    /// last call, of this or of a write, is woken. A writer that fetches its data only then keeps
+    /// little of it in memory, however large the send window is.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -149,10 +149,10 @@ impl SendStream {
             .map_ok(drop)
     }
 
-    /// The peer's limit that the stream has reached: no more of it can be sent until the peer gives
-    /// credit (RFC 9000 §4.1). A writer that waits, and finds the same limit reached after a while,
-    /// has a peer that takes nothing. `None` if congestion control or other streams hold this one
-    /// back, or nothing does.
+    /// The peer's limit that the stream has reached: nothing more can be sent on it until the peer
+    /// grants credit (RFC 9000 §4.1). If a waiting writer finds the same limit reached after a
+    /// while, its peer is taking nothing. `None` if congestion control or other streams hold this
+    /// one back, or nothing does.
     pub fn reached_limit(&self) -> Option<ReachedLimit> {
         (self.connection.0).call(|state| state.core.reached_limit(self.id))
     }
@@ -183,8 +183,8 @@ impl SendStream {
     }
 
     /// Writes a whole chunk without copying it. A small one is copied, which costs less: up to 256
-    /// bytes after data that waits, up to 64 on its own. Not cancel-safe: if the future is dropped,
-    /// a part is written, and the rest of the chunk is lost; use
+    /// bytes if it follows data that waits, up to 64 on its own. Not cancel-safe: if the future is
+    /// dropped, a part is written, and the rest of the chunk is lost; use
     /// [`write_all_chunks`](Self::write_all_chunks) where that matters.
     ///
     /// # Errors
@@ -196,10 +196,9 @@ impl SendStream {
         Ok(())
     }
 
-    /// Writes some of a list of chunks without copying them, from the first on, and returns how
-    /// many bytes; waits while the send buffer is full. Each chunk keeps what is not written yet,
-    /// which for those written whole is nothing. Cancel-safe: a future that is dropped has written
-    /// nothing.
+    /// Writes some of a list of chunks, from the first on, without copying them, and returns how
+    /// many bytes; waits while the send buffer is full. Each chunk keeps its unwritten rest and is
+    /// empty once written whole. Cancel-safe: a future that is dropped has written nothing.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -221,8 +220,8 @@ impl SendStream {
         .await
     }
 
-    /// Writes a list of chunks to its end without copying them; each keeps what is not written yet,
-    /// should the future be dropped before. Cancel-safe: call it again with the same chunks.
+    /// Writes all of a list of chunks without copying them; if the future is dropped early, each
+    /// keeps its unwritten rest. Cancel-safe: call it again with the same chunks.
     ///
     /// # Errors
     /// As [`write`](Self::write); some of the chunks may have been written.
@@ -330,15 +329,15 @@ impl SendStream {
 
     /// Marks the stream as background: it stays open whether or not the application expects
     /// anything on it, like HTTP/3's control streams. When a server has gone quiet, a client sends
-    /// PINGs to be found after a change of its address, but only while there are other streams.
-    /// Either half marks the whole stream. No effect once the stream has ended.
+    /// PINGs in case its own address has changed, but only while there are other streams. Either
+    /// half marks the whole stream. No effect once the stream has ended.
     pub fn set_background(&self) {
         self.connection.0.lock().core.set_background(self.id);
     }
 
     /// A future that waits until the stream's outcome is known: `None` if the peer has acknowledged
     /// all data and the end, `Some(code)` if the peer stopped the stream. It borrows nothing, so it
-    /// can wait beside writes, in another task, and after the stream is dropped. Cancel-safe.
+    /// can wait alongside writes, in another task, and after the stream is dropped. Cancel-safe.
     ///
     /// Fails if this end reset the stream before it was delivered, or the connection ended first.
     pub fn stopped(&self) -> Stopped {
@@ -479,16 +478,16 @@ pub struct RecvStream {
     id: StreamId,
     /// The code with which dropping stops the stream.
     drop_code: u64,
-    /// Dropping does no more.
+    /// `Some`: dropping does nothing more.
     end: Option<RecvEnd>,
 }
 
-/// How a receiving half came to its end: what every further read says again.
+/// How a receiving half ended; every further read reports it again.
 #[derive(Clone, Copy, Debug)]
 enum RecvEnd {
     /// Read to the end.
     Finished,
-    /// The peer gave the stream up with this code.
+    /// The peer reset the stream with this code.
     Reset(u64),
     /// Stopped by us.
     Stopped,
@@ -566,7 +565,7 @@ impl RecvStream {
         let end = &mut self.end;
         let (id, worker) = (self.id, &self.connection.0.worker);
         self.connection.0.call(|state| {
-            // What arrived before the connection's end is still read.
+            // Data that arrived before the connection ended can still be read.
             let error = match state.read(&worker.chunks, |core| read(core, id)) {
                 Ok(taken) => {
                     if taken.is_none() {
@@ -623,7 +622,7 @@ impl RecvStream {
         let Some(chunk) = ready!(self.poll_read_bytes(cx, buffer.len()))? else {
             return Poll::Ready(Ok(None));
         };
-        // A chunk is never longer than was asked for.
+        // A chunk is never longer than requested.
         if let Some(front) = buffer.get_mut(..chunk.len()) {
             front.copy_from_slice(&chunk);
         }
@@ -642,11 +641,11 @@ impl RecvStream {
     }
 
     /// Reads the chunk that arrived first, at most `max` bytes, without copying it and without
-    /// waiting for bytes before it that were lost; `None` at the end of the stream, when every byte
-    /// was returned once. With a `max` of 0 it returns an empty chunk without waiting.
+    /// waiting for lost bytes before it; `None` at the end of the stream, once every byte has been
+    /// returned. With a `max` of 0 it returns an empty chunk without waiting.
     ///
-    /// From the first call on, other reads fail with [`ReadError::IllegalOrderedRead`]. Cancel
-    /// safe: a chunk that is not returned is not lost.
+    /// From the first call on, other reads fail with [`ReadError::IllegalOrderedRead`].
+    /// Cancel-safe: a chunk that is not returned is not lost.
     ///
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk).
@@ -661,12 +660,12 @@ impl RecvStream {
         .await
     }
 
-    /// Waits until the peer resets the stream, and returns its code, or until all data has arrived
-    /// or the stream is stopped, and returns `None`: a reset would mean nothing then. What has
-    /// arrived remains to be read. Cancel safe.
+    /// Waits until the peer resets the stream, and returns its code. Returns `None` once all data
+    /// has arrived or the stream is stopped: a reset would then mean nothing. Data that has arrived
+    /// can still be read. Cancel-safe.
     ///
     /// # Errors
-    /// The connection ended before it was decided.
+    /// The connection ended first.
     pub async fn received_reset(&mut self) -> Result<Option<u64>, ReadError> {
         poll_fn(|cx| {
             match self.end {

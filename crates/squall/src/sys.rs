@@ -1,5 +1,5 @@
-//! What neither std nor tokio offers without a promise of ours: pinning a thread, its number, a
-//! cheap clock, and readiness of our own sockets. The only `unsafe` of this crate.
+//! What std and tokio do not offer as safe calls: pinning a thread, its number, a cheap clock, and
+//! readiness of our own sockets. The only `unsafe` of this crate.
 
 use std::io;
 #[cfg(unix)]
@@ -34,8 +34,8 @@ pub(crate) type Writable = AsyncFd<Arc<OwnedFd>>;
 #[cfg(unix)]
 pub(crate) struct Readable {
     watched: AsyncFd<Arc<Socket>>,
-    /// A second descriptor of it, since a descriptor can be registered once. Made at the start:
-    /// when the socket is full, there may be no descriptor left in the process.
+    /// A second descriptor of it, since a descriptor can be registered only once. Made at the
+    /// start: when the socket is full, the process may have no descriptor left.
     second: Arc<OwnedFd>,
 }
 
@@ -46,10 +46,10 @@ impl Readable {
     }
 }
 
-/// Readiness of the socket to receive. Not to send too: the kernel then wakes the worker for every
-/// packet that leaves the machine.
+/// Readiness of the socket to receive. Not to send as well: the kernel would then wake the worker
+/// for every packet that leaves the machine.
 ///
-/// To be called on a runtime's thread.
+/// Must be called on a runtime's thread.
 #[cfg(unix)]
 pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<Readable> {
     let second = Arc::new(socket.as_fd().try_clone_to_owned()?);
@@ -59,8 +59,8 @@ pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<Readable> {
     Ok(Readable { watched, second })
 }
 
-/// Readiness of the socket to send, for as long as it is needed. Takes no new descriptor, but a
-/// little memory of the kernel's.
+/// Readiness of the socket to send, for as long as it is needed. Takes no new descriptor, only a
+/// little kernel memory.
 #[cfg(unix)]
 pub(crate) fn writable(readable: &Readable) -> io::Result<Writable> {
     let second = Arc::clone(&readable.second);
@@ -69,14 +69,14 @@ pub(crate) fn writable(readable: &Readable) -> io::Result<Writable> {
     unsafe { AsyncFd::register_with_interest(second, Interest::WRITABLE) }.map_err(Into::into)
 }
 
-/// A timer of the kernel's, which is as precise as the machine's clock. tokio's fires at the end of
-/// a millisecond, and its wait for sockets ends at the end of another one.
+/// A kernel timer, as precise as the machine's clock. tokio's fires at the end of a millisecond,
+/// and its wait for sockets ends at the end of another one.
 #[cfg(target_os = "linux")]
 pub(crate) struct PreciseTimer(AsyncFd<OwnedFd>);
 
 #[cfg(target_os = "linux")]
 impl PreciseTimer {
-    /// `None` where the system has none left. To be called on a runtime's thread.
+    /// `None` if the system has none left. Must be called on a runtime's thread.
     pub(crate) fn new() -> Option<Self> {
         let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
         // SAFETY: no memory is passed.
@@ -91,9 +91,9 @@ impl PreciseTimer {
         watched.ok().map(Self)
     }
 
-    /// Fires once, after `time`; what was set before is forgotten, even if it has fired.
+    /// Fires once, after `time`; any earlier setting is forgotten, even if it has fired.
     pub(crate) fn set(&self, time: Duration) {
-        // The runtime still remembers if the descriptor was readable: it has to forget that.
+        // The runtime may still remember the descriptor as readable: make it forget that.
         let _ = self.poll_fired(&mut Context::from_waker(std::task::Waker::noop()));
         let zero = libc::timespec {
             tv_sec: 0,
@@ -151,7 +151,7 @@ pub(crate) struct AddressWatch(AsyncFd<squall_udp::AddressWatch>);
 
 #[cfg(target_os = "linux")]
 impl AddressWatch {
-    /// Watches from now on; `None` where the system does not let us. To be called on a runtime's
+    /// Watches from now on; `None` if the system does not allow it. Must be called on a runtime's
     /// thread.
     pub(crate) fn new() -> Option<Self> {
         let watch = squall_udp::AddressWatch::new().ok()?;
@@ -178,7 +178,7 @@ impl AddressWatch {
     }
 }
 
-/// Changes of addresses are only seen on Linux.
+/// Address changes are only seen on Linux.
 #[cfg(not(target_os = "linux"))]
 pub(crate) struct AddressWatch;
 
@@ -220,27 +220,27 @@ pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     }
 }
 
-/// Pinning is only known for Linux.
+/// Pinning is only implemented for Linux.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn pin_to_cpu(_: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// The calling thread's number in the system's lists; 0 where there is none.
+/// The calling thread's number in the system's lists; 0 if there is none.
 #[cfg(target_os = "linux")]
 pub(crate) fn thread_id() -> i32 {
     // SAFETY: takes nothing, touches nothing, cannot fail.
     unsafe { libc::gettid() }
 }
 
-/// The calling thread's number in the system's lists; 0 where there is none.
+/// The calling thread's number in the system's lists; 0 if there is none.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn thread_id() -> i32 {
     0
 }
 
 /// The calling thread's CPU time, user and system: a system call of some hundred nanoseconds.
-/// `None` where there is no such clock.
+/// `None` if there is no such clock.
 #[cfg(unix)]
 pub(crate) fn thread_cpu() -> Option<Duration> {
     let mut at = libc::timespec {
@@ -317,7 +317,7 @@ mod tests {
             let again = std::future::poll_fn(|cx| timer.poll_fired(cx));
             let again = tokio::time::timeout(Duration::from_millis(5), again).await;
             assert!(again.is_err(), "it fires once");
-            // One that has fired before it was set again is not heard of.
+            // If it fired before it was set again, that is not reported.
             timer.set(Duration::ZERO);
             tokio::time::sleep(Duration::from_millis(5)).await;
             timer.set(Duration::from_secs(3600));

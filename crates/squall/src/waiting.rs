@@ -1,8 +1,8 @@
-//! What a connection is waited for: the futures of [`Connection`](crate::Connection), by name, so
-//! that a `poll_…` function written by hand can keep one between its calls.
+//! The futures of [`Connection`](crate::Connection), as named types, so that a hand-written
+//! `poll_…` function can keep one between its calls.
 //!
 //! Each owns what it needs and borrows nothing. All but [`Closed`] own a handle to the connection,
-//! which the stream takes over when it is ready.
+//! which passes to the stream when it is ready.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -33,7 +33,7 @@ impl Waiting {
         }
     }
 
-    /// Waits until `poll` is ready; returns the handle, too. Pending for ever after that.
+    /// Waits until `poll` is ready; returns the handle as well. Pending for ever after that.
     fn poll<R>(
         &mut self,
         cx: &Context<'_>,
@@ -76,7 +76,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Writes a future that waits in a line, its `Debug`, and its constructor.
+/// Generates a future that waits in a line, its `Debug`, and its constructor.
 macro_rules! waits {
     ($(#[$doc:meta])* $name:ident, $line:expr) => {
         $(#[$doc])*
@@ -233,9 +233,9 @@ impl std::fmt::Debug for SendDatagram {
 
 /// Waits for the end of a connection, see [`Connection::closed`](crate::Connection::closed).
 ///
-/// Unlike the other futures of a connection it does not keep the connection open: it can watch from
-/// another task, and is ready once the last handle is dropped, too. Dropping it stops waiting and
-/// changes nothing. Polled again, it returns the reason again.
+/// Unlike the other futures of a connection, it does not keep the connection open: it can watch
+/// from another task, and is also ready once the last handle is dropped. Dropping it stops waiting
+/// and changes nothing. Polled again, it returns the reason again.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Closed(Place<Arc<ConnectionShared>>);
 

@@ -1,29 +1,29 @@
 //! A look into a ClientHello before there is a session (RFC 8446 §4.1.2).
 //!
-//! A server's transport parameters name the version that it has chosen, rustls wants them when the
-//! session is made, and the choice depends on what the client's transport parameters offer (RFC
-//! 9368 §2.3). So those are looked up here; what is malformed is left for rustls to complain about.
+//! A server's transport parameters name the version that it has chosen, rustls needs them when the
+//! session is created, and the choice depends on the client's transport parameters (RFC 9368 §2.3).
+//! So those are looked up here; malformed input is left for rustls to reject.
 
 /// RFC 9001 §8.2.
 const QUIC_TRANSPORT_PARAMETERS: usize = 0x39;
 /// RFC 8446 §4.
 const CLIENT_HELLO: u8 = 1;
 
-/// What lies at the front of a client's CRYPTO stream.
+/// The contents at the front of a client's CRYPTO stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientHello<'a> {
-    /// The message goes on.
+    /// The message continues.
     Incomplete,
-    /// The message is complete, or cannot become a good one; with the client's encoded transport
+    /// The message is complete, or can no longer become valid; with the client's encoded transport
     /// parameters if it has any.
     Complete(Option<&'a [u8]>),
-    /// The message is complete and asks for TLS 1.3's middlebox compatibility, which QUIC forbids
+    /// The message is complete and requests TLS 1.3's middlebox compatibility, which QUIC forbids
     /// (RFC 9001 §8.4).
     Compatible,
 }
 
 impl<'a> ClientHello<'a> {
-    /// Looks at the bytes of the Initial level's CRYPTO stream so far.
+    /// Parses the bytes of the Initial level's CRYPTO stream so far.
     #[must_use]
     pub fn peek(crypto: &'a [u8]) -> Self {
         let mut bytes = Bytes(crypto);

@@ -1,7 +1,7 @@
-//! Key material for the application (RFC 8446 §7.5), without the session that it comes from.
+//! Key material for the application (RFC 8446 §7.5), without the session from which it comes.
 //!
 //! A session takes kilobytes, and most servers drop it after the handshake. The exporter secret is
-//! 32 or 48 bytes, and everything that can be exported follows from it.
+//! 32 or 48 bytes, and all exported material is derived from it.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl fmt::Display for InvalidLength {
 
 impl std::error::Error for InvalidLength {}
 
-/// What goes before every label (RFC 8446 §7.1).
+/// The prefix of every label (RFC 8446 §7.1).
 const PREFIX: &[u8] = b"tls13 ";
 /// A label is preceded by its length, prefix included, in one byte.
 const MAX_LABEL: usize = 255 - PREFIX.len();
@@ -48,12 +48,12 @@ impl ExporterSecret {
         Self { suite, secret }
     }
 
-    /// Fills `out` with key material for the purpose that `label` names, bound to `context` and to
-    /// this session. Both ends get the same bytes. TLS 1.3 makes no difference between an empty
-    /// context and none.
+    /// Fills `out` with key material for the purpose named by `label`, bound to `context` and to
+    /// this session. Both ends get the same bytes. TLS 1.3 does not distinguish an empty context
+    /// from none.
     ///
     /// # Errors
-    /// [`InvalidLength`]; `out` is then as it was.
+    /// [`InvalidLength`]; `out` is then unchanged.
     pub fn export(
         &self,
         out: &mut [u8],

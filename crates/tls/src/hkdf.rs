@@ -1,10 +1,9 @@
-//! HKDF for the TLS key schedule (RFC 5869, RFC 8446 §7.1), with the key's part of every hash done
-//! once.
+//! HKDF for the TLS key schedule (RFC 5869, RFC 8446 §7.1), with the key's part of every hash
+//! computed once.
 //!
-//! A handshake expands many labels, several of each secret. HMAC hashes a block of key before the
-//! message and one before the inner hash (RFC 2104 §4); the states that these two leave are kept
-//! with the secret here, so that a label costs two blocks instead of four, and no context on the
-//! heap.
+//! A handshake expands many labels, several from each secret. HMAC hashes a block of key before the
+//! message and one before the inner hash (RFC 2104 §4). Here the states after these two blocks are
+//! kept with the secret, so a label costs two blocks instead of four, and no context on the heap.
 
 use std::marker::PhantomData;
 
@@ -51,7 +50,7 @@ impl<M: Mac> Hkdf for Keyed<M> {
     }
 }
 
-/// A secret, as the states that it leaves the hash in.
+/// A secret, as the hash states after its key blocks.
 struct Expander<M: Mac>(GenericHkdf<M>);
 
 impl<M: Mac> HkdfExpander for Expander<M> {
@@ -116,14 +115,14 @@ mod tests {
             let expected = hex(expected);
             let mut okm = vec![0; expected.len()];
             let expander = HKDF_SHA256.extract_from_secret(salt.as_deref(), &secret);
-            // However the info comes in pieces.
+            // However the info is split into pieces.
             let (front, back) = info.split_at(info.len() / 3);
             expander.expand_slice(&[front, back], &mut okm).unwrap();
             assert_eq!(okm, expected);
         }
     }
 
-    // test: every way in gives what aws-lc-rs gives.
+    // test: every entry point gives the same result as aws-lc-rs.
     #[test]
     fn equals_the_provider_below() {
         let theirs = [TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384];

@@ -13,7 +13,7 @@
 //!
 //! Floors, lowest first: `hkdf` and `secrets` (the key log), [`ClientHello`] and
 //! [`exporter`](ExporterSecret), [`schedule`](Secrets), [`wrap`](wrap()), `provider`, [`Session`].
-//! Initial keys do not come from here: the endpoint needs them before there is a session, so
+//! Initial keys are not derived here: the endpoint needs them before there is a session, so
 //! `squall-protect` derives them.
 
 #![forbid(unsafe_code)]

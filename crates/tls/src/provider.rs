@@ -12,12 +12,11 @@ use crate::hkdf::{HKDF_SHA256, HKDF_SHA384};
 use crate::wrap::wrap_suite;
 
 /// aws-lc-rs wrapped as by [`wrap`](crate::wrap), with the hybrid X25519MLKEM768 as the preferred
-/// key exchange and AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305 in this order. Made once a process.
-/// If only the feature `ring` is enabled, ring takes its place; it has no X25519MLKEM768.
+/// key exchange and AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305 in this order. Created once per
+/// process. If only the feature `ring` is enabled, ring takes its place; it has no X25519MLKEM768.
 ///
-/// Its key schedule (HKDF) is that of RustCrypto, which makes a key, an IV and a mask key of a
-/// secret in half the time; key exchange, signatures and the transcript's hash are those of the
-/// library.
+/// Its key schedule (HKDF) is RustCrypto's, which derives a key, an IV and a mask key from a secret
+/// in half the time; key exchange, signatures and the transcript's hash are those of the library.
 ///
 /// Build `rustls` configurations on it:
 ///
@@ -45,8 +44,8 @@ pub fn provider() -> Arc<CryptoProvider> {
             .filter_map(|(suite, hkdf)| wrap_suite(suite.tls13()?, *hkdf));
         Arc::new(CryptoProvider {
             cipher_suites: wrapped.collect(),
-            // The order is stated, not left to a rustls feature flag that any crate of the build
-            // may turn: the first group is the one whose share goes into the first ClientHello.
+            // The order is explicit rather than left to a rustls feature flag that any crate of the
+            // build may set: the first group's share goes into the first ClientHello.
             kx_groups: [
                 #[cfg(feature = "aws-lc-rs")]
                 kx_group::X25519MLKEM768,

@@ -1,5 +1,5 @@
-//! From a traffic secret to keys (RFC 9001 §5.1, RFC 9369 §3.3.2), for whatever version the
-//! connection has come to.
+//! From a traffic secret to keys (RFC 9001 §5.1, RFC 9369 §3.3.2), for whichever version the
+//! connection uses.
 
 use rustls::crypto::tls13::{Hkdf, HkdfExpander, OkmBlock};
 use rustls::{CipherSuite, Tls13CipherSuite};
@@ -9,31 +9,31 @@ use zeroize::Zeroizing;
 /// QUIC version 2 (RFC 9369 §3.1). Every other number gets the labels of version 1.
 const VERSION_2: u32 = 0x6b33_43cf;
 
-/// What protects one direction of one encryption level (RFC 9001 §5.1).
+/// The key material of one direction of one encryption level (RFC 9001 §5.1).
 pub struct DirectionMaterial {
     /// AEAD key and IV: "quic key" and "quic iv".
     pub packet: KeyMaterial,
-    /// Header protection key: "quic hp". Key updates leave it as it is (RFC 9001 §6.1).
+    /// Header protection key: "quic hp". Key updates leave it unchanged (RFC 9001 §6.1).
     pub header: HeaderKeyMaterial,
 }
 
-/// What protects one encryption level, both directions.
+/// The key material of one encryption level, both directions.
 pub struct LevelMaterial {
-    /// For what this endpoint sends.
+    /// For packets that this endpoint sends.
     pub local: DirectionMaterial,
-    /// For what the peer sends.
+    /// For packets that the peer sends.
     pub remote: DirectionMaterial,
 }
 
 /// The traffic secrets of one level, both directions.
 pub(crate) struct LevelSecrets {
-    /// For what this endpoint sends.
+    /// For packets that this endpoint sends.
     pub(crate) local: OkmBlock,
-    /// For what the peer sends.
+    /// For packets that the peer sends.
     pub(crate) remote: OkmBlock,
 }
 
-/// The packet protection of a TLS suite (RFC 9001 §5.3); `None` if squall does not have it.
+/// The packet protection of a TLS suite (RFC 9001 §5.3); `None` if squall does not support it.
 pub(crate) fn suite_of(suite: &Tls13CipherSuite) -> Option<Suite> {
     Some(match suite.common.suite {
         CipherSuite::TLS13_AES_128_GCM_SHA256 => Suite::Aes128Gcm,
@@ -52,7 +52,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a suite; `None` if squall does not have it.
+    /// The schedule of a suite; `None` if squall does not support it.
     pub(crate) fn new(of: &'static Tls13CipherSuite, version: u32) -> Option<Self> {
         Some(Self {
             hkdf: of.hkdf_provider,
@@ -117,7 +117,7 @@ fn expand_label(expander: &dyn HkdfExpander, label: &str, out: &mut [u8]) {
         .expect("keys are shorter than 255 hashes");
 }
 
-/// The secrets from which the packet keys of later key phases come (RFC 9001 §6.1).
+/// The secrets from which the packet keys of later key phases are derived (RFC 9001 §6.1).
 pub struct Secrets {
     schedule: Schedule,
     local: OkmBlock,
@@ -133,8 +133,8 @@ impl Secrets {
         }
     }
 
-    /// The packet keys of the next key phase, local then remote. The first call gives those of the
-    /// first key update; header protection keys stay (RFC 9001 §6.1).
+    /// The packet keys of the next key phase, local then remote. The first call returns those of
+    /// the first key update; header protection keys do not change (RFC 9001 §6.1).
     #[expect(
         clippy::should_implement_trait,
         reason = "key phases never end, and a caller that iterates over them would be wrong"

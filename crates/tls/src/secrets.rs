@@ -12,7 +12,7 @@
 //!                 └▶ keys of rustls, never used
 //! ```
 //! Each session has a [`Tap`] of its own, so no secret can reach another session, and any rustls
-//! configuration serves, whatever its crypto provider.
+//! configuration can be used, whatever its crypto provider.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustls::KeyLog;
 use rustls::crypto::tls13::OkmBlock;
 
-/// The secrets of a session that a key log is shown.
+/// The secrets of a session that are passed to a key log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SecretKind {
     ClientEarly,
@@ -41,9 +41,9 @@ const LABELS: [&str; 6] = [
     "EXPORTER_SECRET",
 ];
 
-/// A key log that keeps what one session logs until the session takes it.
+/// A key log that keeps the secrets that one session logs until the session takes them.
 pub(crate) struct Tap {
-    /// The configuration's own, which gets everything as before.
+    /// The configuration's own, which receives everything as before.
     next: Arc<dyn KeyLog>,
     /// By [`SecretKind`]. rustls wipes them when they are dropped.
     secrets: Mutex<[Option<OkmBlock>; LABELS.len()]>,
@@ -57,7 +57,7 @@ impl Tap {
         })
     }
 
-    /// Takes a secret out; `None` if rustls has not derived it, or it was taken before.
+    /// Takes out a secret; `None` if rustls has not derived it, or it was already taken.
     pub(crate) fn take(&self, kind: SecretKind) -> Option<OkmBlock> {
         self.lock()[kind as usize].take()
     }
@@ -68,7 +68,7 @@ impl Tap {
     }
 
     fn lock(&self) -> MutexGuard<'_, [Option<OkmBlock>; LABELS.len()]> {
-        // What a panic could leave behind is whole: secrets are stored by one assignment.
+        // A panic leaves the data intact: secrets are stored by one assignment.
         self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

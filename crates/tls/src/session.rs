@@ -1,8 +1,8 @@
-//! One TLS handshake and what comes out of it (RFC 9001 §4).
+//! One TLS handshake and its results (RFC 9001 §4).
 //!
 //! The connection gives the session the bytes of each level's CRYPTO stream in order
-//! ([`Session::read`]) and sends what [`Session::write`] gives, at the level of the keys installed
-//! last, until it gives nothing more. Each [`KeyChange`] opens a level.
+//! ([`Session::read`]) and sends the output of [`Session::write`], at the level of the most
+//! recently installed keys, until there is no more. Each [`KeyChange`] opens a level.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,9 +35,9 @@ const VERSION_2: u32 = 0x6b33_43cf;
 /// One end of a TLS 1.3 handshake over QUIC.
 pub struct Session {
     connection: Connection,
-    /// Where the secrets come out.
+    /// The source of the secrets.
     tap: Arc<Tap>,
-    /// Whose labels the keys are made with.
+    /// The version whose labels make the keys.
     version: u32,
 }
 
@@ -53,7 +53,7 @@ pub enum KeyChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alert {
     /// The TLS alert description (RFC 8446 §6), which CONNECTION_CLOSE carries as 0x0100 + code
-    /// (RFC 9001 §4.8). `None` when TLS named none.
+    /// (RFC 9001 §4.8). `None` if TLS named none.
     pub code: Option<u8>,
     /// What went wrong, one line.
     pub reason: String,
@@ -70,13 +70,13 @@ impl fmt::Display for Alert {
 
 impl std::error::Error for Alert {}
 
-/// Why there is no session, or no keys from it: a mistake on this side, never the peer's.
+/// Why there is no session, or no keys from it: an error on this side, never the peer's.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The crypto provider of the rustls configuration has no cipher suite for QUIC.
     NoSuite,
-    /// The crypto provider offers a cipher suite for QUIC that squall does not have.
+    /// The crypto provider offers a cipher suite for QUIC that squall does not support.
     UnsupportedSuite(CipherSuite),
     /// TLS is defined for QUIC versions 1 and 2 here, not for this one.
     UnsupportedVersion(u32),
@@ -131,7 +131,7 @@ impl From<rustls::Error> for Error {
     }
 }
 
-/// No tickets: neither made nor taken.
+/// No tickets: neither issued nor accepted.
 #[derive(Debug)]
 struct NoTickets;
 
@@ -172,7 +172,7 @@ fn check(provider: &CryptoProvider, versions: &[u32]) -> Result<(), Error> {
 }
 
 impl Session {
-    /// Whether a server's session could be made of `config`.
+    /// Checks whether a server's session could be made from `config`.
     ///
     /// # Errors
     /// [`Error::NoSuite`], [`Error::UnsupportedSuite`], [`Error::EarlyDataSize`].
@@ -186,8 +186,8 @@ impl Session {
     /// A client's session. `version` is the QUIC version of its first packet, `params` the encoded
     /// transport parameters (RFC 9001 §8.2).
     ///
-    /// A ticket is good for the version alone that it was issued in (RFC 9369 §5), and rustls does
-    /// not tell them apart: sessions are resumed, and tickets kept, in version 1 only.
+    /// A ticket is valid only for the version in which it was issued (RFC 9369 §5), and rustls does
+    /// not distinguish versions: sessions are resumed, and tickets kept, only in version 1.
     ///
     /// # Errors
     /// [`Error::NoSuite`], [`Error::UnsupportedSuite`], [`Error::UnsupportedVersion`]; and
@@ -205,7 +205,7 @@ impl Session {
         if version != VERSION_1 {
             config.resumption = Resumption::disabled();
         }
-        // What rustls makes of the version, its labels, is not used: see `secrets`.
+        // The labels that rustls derives from the version are not used: see `secrets`.
         let connection = ClientConnection::new(config.into(), Version::V1, server_name, params)?;
         Ok(Self {
             connection: connection.into(),
@@ -215,9 +215,9 @@ impl Session {
     }
 
     /// A server's session; see [`Session::client`]. `original` is the version of the client's first
-    /// packet, `negotiated` the one that the connection goes on with (RFC 9368 §2.3). With early
-    /// data allowed, `limits` are what a ticket promises a client and the server has to keep:
-    /// tickets are taken from servers with the same ones.
+    /// packet, `negotiated` the one with which the connection continues (RFC 9368 §2.3). With early
+    /// data allowed, `limits` are those that a ticket promises a client and the server has to keep:
+    /// only tickets from servers with the same limits are accepted.
     ///
     /// # Errors
     /// As [`Session::client`].
@@ -254,18 +254,18 @@ impl Session {
         })
     }
 
-    /// The server has chosen another version (RFC 9368 §2.3): keys of all levels to come are of
-    /// that one.
+    /// The server has chosen another version (RFC 9368 §2.3): the keys of all later levels belong
+    /// to that one.
     pub const fn set_version(&mut self, version: u32) {
         self.version = version;
     }
 
-    /// Keys of 0-RTT packets (RFC 9001 §4.6): what a client seals with, or a server opens with.
-    /// `None` if there is no ticket for it, or it is not allowed. They belong to `version`, that of
-    /// the client's first packet.
+    /// Keys of 0-RTT packets (RFC 9001 §4.6), with which a client seals or a server opens. `None`
+    /// if there is no ticket for it, or it is not allowed. They belong to `version`, that of the
+    /// client's first packet.
     #[must_use]
     pub fn early_keys(&self, version: u32) -> Option<DirectionMaterial> {
-        // A server logs the secret before it decides; what it decided is that there are keys.
+        // A server logs the secret before it decides; that there are keys shows its decision.
         match &self.connection {
             Connection::Client(client) => client.zero_rtt_keys(),
             Connection::Server(server) => server.zero_rtt_keys(),
@@ -274,13 +274,13 @@ impl Session {
         Some(Schedule::new(self.suite()?, version)?.direction(&secret))
     }
 
-    /// The suite agreed on; before that, the one that the client's early data is protected with.
+    /// The negotiated suite; before that, the one that protects the client's early data.
     fn suite(&self) -> Option<&'static Tls13CipherSuite> {
         self.connection.negotiated_cipher_suite()?.tls13()
     }
 
     /// Whether the server has accepted the client's early data; known once the handshake keys of
-    /// the server's flight are there. Clients only.
+    /// the server's flight have arrived. Clients only.
     #[must_use]
     pub fn is_early_data_accepted(&self) -> bool {
         match &self.connection {
@@ -289,14 +289,14 @@ impl Session {
         }
     }
 
-    /// Takes the next bytes of a CRYPTO stream, in order. Bytes of different levels go into
+    /// Processes the next bytes of a CRYPTO stream, in order. Bytes of different levels go into
     /// different calls (RFC 9001 §4.1.3).
     ///
     /// # Errors
     /// The alert to close the connection with (RFC 9001 §4.8).
     pub fn read(&mut self, crypto: &[u8]) -> Result<(), Alert> {
         self.connection.read_hs(crypto).map_err(|error| {
-            // rustls names no alert where it cannot even cut the messages apart.
+            // rustls names no alert if it cannot even separate the messages.
             let unnamed = match error {
                 rustls::Error::InvalidMessage(_) => Some(DECODE_ERROR),
                 rustls::Error::PeerMisbehaved(_) => Some(UNEXPECTED_MESSAGE),
@@ -310,7 +310,7 @@ impl Session {
     }
 
     /// Appends handshake bytes to `out`, all of them for the level of the last [`KeyChange`] (none
-    /// yet: Initial). After a [`KeyChange`] call again: more bytes, for the new level, may wait.
+    /// yet: Initial). After a [`KeyChange`] call again, as more bytes, for the new level, may wait.
     ///
     /// # Errors
     /// [`Error::NoSuite`], if rustls makes keys without logging their secrets.
@@ -328,7 +328,7 @@ impl Session {
         }))
     }
 
-    /// The secrets of a level for which rustls has just made keys, and the schedule for them.
+    /// The secrets of a level for which rustls has just made keys, and their schedule.
     fn level(&self, one_rtt: bool) -> Option<(Schedule, LevelSecrets)> {
         let [client, server] = if one_rtt {
             [SecretKind::ClientTraffic, SecretKind::ServerTraffic]
@@ -346,27 +346,27 @@ impl Session {
         Some((Schedule::new(self.suite()?, self.version)?, secrets))
     }
 
-    /// Whether the handshake is not yet complete in the sense of RFC 9001 §4.1.1: this side has not
-    /// both sent its Finished and verified the peer's.
+    /// Whether the handshake is incomplete in the sense of RFC 9001 §4.1.1: this side has not both
+    /// sent its Finished and verified the peer's.
     #[must_use]
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
 
-    /// The peer's encoded transport parameters once they arrived. Authenticated only when the
+    /// The peer's encoded transport parameters once they have arrived. Authenticated only when the
     /// handshake is complete (RFC 9001 §8.2).
     #[must_use]
     pub fn peer_transport_parameters(&self) -> Option<&[u8]> {
         self.connection.quic_transport_parameters()
     }
 
-    /// The application protocol agreed on (RFC 7301).
+    /// The negotiated application protocol (RFC 7301).
     #[must_use]
     pub fn alpn(&self) -> Option<&[u8]> {
         self.connection.alpn_protocol()
     }
 
-    /// The peer's certificates, its own first; `None` before they arrived or when it sent none.
+    /// The peer's certificates, its own first; `None` before they arrive or if it sent none.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
         self.connection.peer_certificates()
@@ -381,7 +381,7 @@ impl Session {
         }
     }
 
-    /// The key exchange group agreed on.
+    /// The negotiated key exchange group.
     #[must_use]
     pub fn key_exchange_group(&self) -> Option<NamedGroup> {
         Some(self.connection.negotiated_key_exchange_group()?.name())
@@ -393,8 +393,8 @@ impl Session {
         self.connection.handshake_kind()
     }
 
-    /// From which key material can be exported at any later time, without the session. `None`
-    /// before the handshake is complete.
+    /// A secret from which key material can be exported at any later time, without the session.
+    /// `None` before the handshake is complete.
     #[must_use]
     pub fn exporter_secret(&self) -> Option<ExporterSecret> {
         if self.is_handshaking() {

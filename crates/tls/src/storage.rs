@@ -1,19 +1,19 @@
-//! Tickets that are good only while the server's limits are what they were.
+//! Tickets that are valid only while the server's limits are unchanged.
 
 use std::fmt;
 use std::sync::Arc;
 
 use rustls::server::StoresServerSessions;
 
-/// A session storage whose entries are found only by a server with the limits of the server that
-/// made them.
+/// A session storage whose entries are found only by a server with the same limits as the server
+/// that made them.
 ///
-/// A client that sends early data keeps to limits that it remembers. A server that has lower ones
-/// now must not accept (RFC 9000 §7.4.1), and rustls does not check that: so this reports that
-/// there is no such session, and the handshake is a full one.
+/// A client that sends early data keeps to remembered limits. A server whose limits are now lower
+/// must not accept it (RFC 9000 §7.4.1), and rustls does not check that. So this reports that there
+/// is no such session, and the handshake is a full one.
 pub(crate) struct Bound {
     pub(crate) inner: Arc<dyn StoresServerSessions>,
-    /// The limits, in whatever encoding.
+    /// The limits, in any encoding.
     pub(crate) limits: Vec<u8>,
 }
 

@@ -9,18 +9,18 @@ use squall_protect::Suite;
 
 use crate::schedule::suite_of;
 
-/// Makes a provider fit for QUIC whether or not it supports QUIC itself, and spares rustls from
-/// making packet keys that squall never uses. A provider that supports QUIC serves as it is, too.
+/// Makes a provider usable for QUIC whether or not it supports QUIC itself, and saves rustls from
+/// making packet keys that squall never uses. A provider that supports QUIC also works unwrapped.
 ///
-/// Of its TLS 1.3 suites only those are kept that squall has packet protection for (RFC 9001 §5.3:
-/// AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305); those of TLS 1.2 are kept for TLS over TCP, so the
+/// Keeps only those TLS 1.3 suites for which squall has packet protection (RFC 9001 §5.3:
+/// AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305). TLS 1.2 suites are kept for TLS over TCP, so the
 /// result can be a process's default provider. Everything else works as in `base`: key exchange,
 /// signatures and random numbers are its own. QUIC packets are sealed and opened by squall's packet
-/// protection, whatever the provider; so a provider that is validated (FIPS 140-3) does not make a
+/// protection, whatever the provider; so a validated provider (FIPS 140-3) does not make a
 /// validated QUIC stack.
 ///
-/// rustls refers to suites for the life of the process, so each call leaks three small structs:
-/// call it once for a provider, and keep the result.
+/// rustls keeps references to suites for the life of the process, so each call leaks three small
+/// structs: call it once per provider, and keep the result.
 ///
 /// ```
 /// # let roots = rustls::RootCertStore::empty();
@@ -46,7 +46,7 @@ pub fn wrap(base: CryptoProvider) -> CryptoProvider {
     }
 }
 
-/// A suite with another key schedule and without packet keys; `None` if squall does not have it.
+/// A suite with another key schedule and without packet keys; `None` if squall does not support it.
 pub(crate) fn wrap_suite(
     original: &Tls13CipherSuite,
     hkdf: &'static dyn Hkdf,
@@ -69,8 +69,7 @@ pub(crate) fn wrap_suite(
     Some(SupportedCipherSuite::Tls13(wrapped))
 }
 
-/// The QUIC algorithm of a wrapped suite: its keys are there for rustls to hold, and protect
-/// nothing.
+/// The QUIC algorithm of a wrapped suite: its keys exist for rustls to hold, and protect nothing.
 struct NoKeys(Suite);
 
 impl Algorithm for NoKeys {
@@ -143,7 +142,7 @@ mod tests {
         let wrapped = wrap(base.clone());
         assert!(!old_suites(&base).is_empty());
         assert_eq!(old_suites(&wrapped), old_suites(&base));
-        // And it serves QUIC also in a configuration that allows both versions.
+        // It also serves QUIC in a configuration that allows both versions.
         let config = rustls::ClientConfig::builder_with_provider(wrapped.into())
             .with_safe_default_protocol_versions()
             .unwrap()

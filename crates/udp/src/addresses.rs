@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Bytes of one message that are looked at: only that there is one matters.
+/// Bytes read of one message: only its existence matters.
 const MESSAGE: usize = 64;
-/// Messages taken in one call; the kernel's buffer holds more only while the addresses keep
+/// Messages read in one call; the kernel's buffer holds more only while the addresses keep
 /// changing.
 const MESSAGES: usize = 256;
 

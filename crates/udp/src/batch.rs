@@ -8,23 +8,23 @@
 //!              ^cursor: first message not sent yet     small messages share few, hot cache lines
 //! ```
 //! A bundle that follows another one to the same peer, with datagrams of the same size, joins its
-//! message: it lies behind it without a gap, so that both are one bundle to the kernel, though they
-//! may belong to different connections.
+//! message: the two are adjacent, so that the kernel sees a single bundle, although they may belong
+//! to different connections.
 //!
 //! The send cursor moves by messages, or by datagrams inside a message while its bundle is sent
-//! singly. So what a full socket buffer leaves behind is sent later, in order and exactly once.
+//! singly. So data left behind by a full socket buffer is sent later, in order and exactly once.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
 
-/// The largest bundle that the kernel takes in one message: an IPv4 packet of 65,535 bytes less the
-/// IPv4 and UDP headers. (IPv6 allows 20 bytes more; one limit for both keeps callers simple.)
+/// The largest bundle that the kernel accepts in one message: an IPv4 packet of 65,535 bytes minus
+/// the IPv4 and UDP headers. (IPv6 allows 20 bytes more; one limit for both keeps callers simple.)
 pub const MAX_BUNDLE_BYTES: usize = 65_507;
 
-/// Messages start on a fresh cache line, so that sealing one does not touch the line of the one
-/// before.
+/// Messages start on a fresh cache line, so that sealing one does not touch the line of the
+/// previous one.
 const CACHE_LINE: usize = 64;
 
 /// The largest datagram that is copied to join others: a copy of one of the usual size costs about
@@ -41,7 +41,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// What a slot holds before its first message.
+    /// The entry of a slot before its first message.
     const EMPTY: Self = Self {
         path: Path {
             remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
@@ -62,7 +62,7 @@ const SKEW: usize = 25 * 64;
 pub struct RecvBatch {
     buffer: Box<[u8]>,
     slot_bytes: usize,
-    /// Slots that the next call may fill, and the bytes that they are meant to hold together.
+    /// Slots that the next call may fill, and the bytes that they should hold together.
     room: usize,
     within: usize,
     entries: Box<[Entry]>,
@@ -80,8 +80,8 @@ impl RecvBatch {
     }
 
     /// The same, but a call asks for fewer messages if they are long: as many as fill `within`
-    /// bytes if they are like the previous ones, and at least two. What is received is then still
-    /// in the level-2 cache when it is opened.
+    /// bytes if they are like the previous ones, and at least two. Received data is then still in
+    /// the level-2 cache when it is opened.
     #[must_use]
     pub fn within(messages: usize, bytes: usize, within: usize) -> Self {
         let messages = messages.max(1);
@@ -130,11 +130,11 @@ impl RecvBatch {
             .sum()
     }
 
-    /// Fills the batch from elsewhere than a [`Socket`](crate::Socket): `next` receives a message
-    /// into the slot that it is given and describes it. Returns the number of messages.
+    /// Fills the batch from a source other than a [`Socket`](crate::Socket): `next` receives a
+    /// message into the given slot and describes it. Returns the number of messages.
     ///
     /// # Errors
-    /// That of the first call. A later one is not returned, since it will come again; if it is
+    /// That of the first call. A later one is not returned, since it will recur; if it is
     /// `WouldBlock`, the batch counts as [`drained`](Self::drained).
     pub fn fill(
         &mut self,
@@ -172,14 +172,14 @@ impl RecvBatch {
         first.map(|()| filled)
     }
 
-    /// Messages that the last receive call brought, empty ones included.
+    /// Number of messages from the last receive call, including empty ones.
     #[must_use]
     pub fn messages(&self) -> usize {
         self.filled
     }
 
-    /// Limits the next receive call to so many messages (at least 1). Calls after it may double
-    /// that each time.
+    /// Limits the next receive call to this many messages (at least 1). Each later call may double
+    /// the number.
     pub fn limit_next(&mut self, messages: usize) {
         self.room = self.room.min(messages.max(1));
     }
@@ -258,9 +258,9 @@ impl RecvBatch {
 struct Message {
     transmit: Transmit,
     start: usize,
-    /// The kernel refuses this bundle as a whole: its datagrams go out one by one.
+    /// Whether the kernel refuses this bundle as a whole: its datagrams are sent one by one.
     single: bool,
-    /// Datagrams that the message may have in all; 1: no other joins it.
+    /// The most datagrams that the message may have; 1: no other joins it.
     segments: usize,
     /// Only messages of the same lane are joined.
     lane: u8,
@@ -285,7 +285,7 @@ impl Message {
             && self.transmit.len / stride < self.segments
     }
 
-    /// Takes in `next`, which lies right behind, if the kernel can send both as one bundle.
+    /// Joins `next`, which lies directly behind, if the kernel can send both as one bundle.
     fn join(&mut self, next: &Self) -> bool {
         let (ours, theirs) = (&self.transmit, &next.transmit);
         let (stride, their_stride) = (Self::stride(ours), Self::stride(theirs));
@@ -301,7 +301,7 @@ impl Message {
             && len.div_ceil(stride) <= self.segments.min(next.segments);
         if joins {
             self.transmit.len = len;
-            // A stride is at most the segment size that it was made from, or the length of one
+            // A stride is at most the segment size from which it was computed, or the length of one
             // datagram.
             self.transmit.segment_size = stride as u16;
         }
@@ -346,11 +346,11 @@ pub struct SendBatch {
     messages: Vec<Message>,
     /// Where the next slot starts.
     used: usize,
-    /// First message that is not sent, and the bytes of it that are (only a `single` message is
-    /// ever half sent).
+    /// The first message not sent, and how many of its bytes are (only a `single` message is ever
+    /// partly sent).
     front: usize,
     front_bytes: usize,
-    /// An address of this machine that the system would not send from.
+    /// An address of this machine from which the system refused to send.
     refused_source: Option<IpAddr>,
 }
 
@@ -383,9 +383,9 @@ impl SendBatch {
         }
     }
 
-    /// The local address, if any, that the system refused to send from since the last call (the
-    /// `Path::local` of a message): it may be gone, or may have no route any more. The message is
-    /// lost.
+    /// The local address, if any, from which the system has refused to send since the last call
+    /// (the `Path::local` of a message): it may be gone, or may no longer have a route. The message
+    /// is lost.
     pub fn take_refused_source(&mut self) -> Option<IpAddr> {
         self.refused_source.take()
     }
@@ -406,21 +406,21 @@ impl SendBatch {
         self.buffer.get_mut(self.used..self.used + self.slot_bytes)
     }
 
-    /// Commits the slot that was returned last. `transmit.len` is cut to the slot; a `segment_size`
-    /// of 0 or of at least `len` makes the message one single datagram; with a full batch (no slot
-    /// was returned) the call does nothing.
+    /// Commits the most recently returned slot. `transmit.len` is limited to the slot; a
+    /// `segment_size` of 0 or of at least `len` makes the message a single datagram; with a full
+    /// batch (no slot was returned) the call does nothing.
     pub fn push(&mut self, transmit: Transmit) {
         self.commit(transmit, 1, 0);
     }
 
-    /// As [`push`](Self::push), but if the previous message was committed by this too, with the
-    /// same `lane`, goes to the same peer and has datagrams of the same size, both become one
+    /// As [`push`](Self::push), but if the previous message was also committed by this method, with
+    /// the same `lane`, goes to the same peer and has datagrams of the same size, both become one
     /// message of up to `segments` datagrams, whichever connections they belong to. A single
-    /// datagram that is shorter may end such a message.
+    /// shorter datagram may end such a message.
     ///
-    /// A receiver that steers by the first datagram of a bundle gets all of them: those that it
-    /// would steer elsewhere belong in another lane. Datagrams that the path may be too small for
-    /// are to be pushed instead: the kernel would refuse the others with them.
+    /// A receiver that steers by the first datagram of a bundle gets all of them: datagrams that it
+    /// would steer elsewhere belong in another lane. Push datagrams for which the path may be too
+    /// small instead: the kernel would refuse the others with them.
     pub fn join(&mut self, transmit: Transmit, segments: usize, lane: u8) {
         self.commit(transmit, segments, lane);
     }
@@ -462,18 +462,18 @@ impl SendBatch {
         self.messages.len() == self.max_messages || self.used + self.slot_bytes > self.buffer.len()
     }
 
-    /// Where the cursor is: it changes when something was sent or dropped, and not when more is
-    /// pushed.
+    /// The position of the cursor: it changes when something is sent or dropped, but not when more
+    /// is pushed.
     #[must_use]
     pub fn position(&self) -> (usize, usize) {
         (self.front, self.front_bytes)
     }
 
-    /// Sends the batch elsewhere than through a [`Socket`](crate::Socket), and empties it: `send`
-    /// takes one message after the other. Returns the number of messages.
+    /// Sends the batch through something other than a [`Socket`](crate::Socket), and empties it:
+    /// `send` takes one message after the other. Returns the number of messages.
     ///
     /// # Errors
-    /// The first of `send`. The batch keeps that message and those after it.
+    /// The first error of `send`. The batch keeps that message and those after it.
     pub fn send_with(
         &mut self,
         mut send: impl FnMut(&Transmit, &[u8]) -> io::Result<()>,
@@ -497,8 +497,8 @@ impl SendBatch {
         }
     }
 
-    /// What waits to be sent, in order: whole bundles, or single datagrams where a bundle was
-    /// split.
+    /// The messages waiting to be sent, in order: whole bundles, or single datagrams if a bundle
+    /// was split.
     pub(crate) fn pending(&self) -> impl Iterator<Item = Outgoing<'_>> {
         let mut sent = self.front_bytes;
         self.messages
@@ -537,8 +537,8 @@ impl SendBatch {
             })
     }
 
-    /// Moves the cursor over what [`pending`](Self::pending) gave first. `bytes` is that message's
-    /// length.
+    /// Moves the cursor over the first message of [`pending`](Self::pending). `bytes` is that
+    /// message's length.
     pub(crate) fn advance(&mut self, bytes: usize) {
         let Some(message) = self.messages.get(self.front) else {
             return;
@@ -553,7 +553,7 @@ impl SendBatch {
         }
     }
 
-    /// From now on the waiting bundles to destinations of which `split` is true go out as single
+    /// From now on the waiting bundles to destinations for which `split` is true are sent as single
     /// datagrams.
     pub(crate) fn split_where(&mut self, split: impl Fn(IpAddr) -> bool) {
         for message in self.messages.iter_mut().skip(self.front) {
@@ -561,7 +561,7 @@ impl SendBatch {
         }
     }
 
-    /// From now on the first waiting bundle goes out as single datagrams.
+    /// From now on the first waiting bundle is sent as single datagrams.
     pub(crate) fn split_front(&mut self) {
         if let Some(message) = self.messages.get_mut(self.front) {
             message.single = true;
@@ -675,7 +675,7 @@ mod tests {
         push(&mut batch, 40, 40, 1);
         assert!(!batch.is_full());
         push(&mut batch, 40, 40, 2);
-        // Two lines of 64 bytes are gone: 972 bytes are left, less than a whole message.
+        // Two lines of 64 bytes are used: 972 bytes are left, less than a whole message.
         assert!(batch.is_full());
         assert!(batch.free_slot().is_none());
         batch.push(transmit(10, 10));
@@ -693,10 +693,10 @@ mod tests {
         // A bundle joins a single datagram, and a shorter one ends the message.
         join(transmit(200, 100), 1, 2);
         join(transmit(90, 90), 1, 3);
-        // That message is over, and this one is full with four.
+        // That message is closed, and this one is full with four.
         join(transmit(400, 100), 1, 4);
         join(transmit(100, 100), 1, 5);
-        // Not a shorter bundle, nor what goes elsewhere, has another mark, or would be steered
+        // Not a shorter bundle, nor one that goes elsewhere, has another mark, or would be steered
         // elsewhere by the receiver.
         join(transmit(80, 40), 1, 6);
         let mut elsewhere = transmit(40, 40);

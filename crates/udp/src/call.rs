@@ -1,21 +1,21 @@
-//! What a backend says of its calls, the same for every system.
+//! The result of a backend's calls, the same for every system.
 
 use std::io;
 
-/// What one send call did.
+/// The result of one send call.
 pub(crate) struct Sent {
-    /// Messages in front that the kernel took.
+    /// Messages in front that the kernel accepted.
     pub(crate) messages: usize,
-    /// `Err` when it took none.
+    /// `Err` if it accepted none.
     pub(crate) result: io::Result<()>,
 }
 
-/// What one receive call returned besides the entries.
+/// The result of one receive call besides the entries.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     /// Entries filled.
     pub(crate) messages: usize,
-    /// The kernel had no more.
+    /// Whether the kernel had no more.
     pub(crate) drained: bool,
     /// Datagrams in the entries, empty ones included.
     pub(crate) datagrams: usize,
@@ -28,22 +28,22 @@ pub(crate) struct Received {
     pub(crate) drops: Option<u32>,
 }
 
-/// What a failed call means.
+/// The meaning of a failed call.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The socket's buffer is full, or its queue empty: wait.
     WouldBlock,
-    /// A signal came: call again.
+    /// A signal interrupted it: call again.
     Interrupted,
-    /// A device of the route cannot do GSO (its checksum offload is off, say).
+    /// A device on the route does not support GSO (for example, its checksum offload is off).
     Gso,
-    /// The message as such was refused: too large for the route, or too many segments.
+    /// The message itself was refused: too large for the route, or too many segments.
     Size,
-    /// ICMP-like: this message is lost, as it might have been on the network; the socket is sound.
+    /// ICMP-like: this message is lost, as it might have been on the network; the socket is fine.
     Lost,
-    /// Any other reason: a tunnel without a peer, a hook of a cgroup or a security module. To a
-    /// sender the same as `Lost`; a receiver cannot know whether it passes.
+    /// Any other reason: a tunnel without a peer, a hook of a cgroup or a security module. For a
+    /// sender the same as `Lost`; a receiver cannot know whether it is temporary.
     Unknown,
-    /// There is no socket any more, or the call's own memory is not there.
+    /// The socket no longer exists, or the call's own memory is invalid.
     Fatal,
 }

@@ -5,15 +5,15 @@
 //! sent: UDP_SEGMENT, IP_TOS / IPV6_TCLASS, IP_PKTINFO / IPV6_PKTINFO
 //! read: UDP_GRO, IP_TOS / IPV6_TCLASS, IP_PKTINFO / IPV6_PKTINFO, SO_RXQ_OVFL
 //! ```
-//! Values are copied in and out whole, and every length is checked against the buffer, so that a
-//! note that the kernel cuts short is left out and never read past its end.
+//! Values are copied in and out whole, and every length is checked against the buffer, so a note
+//! truncated by the kernel is omitted and never read past its end.
 
 use std::mem::{MaybeUninit, size_of};
 
-/// Room for every note that one message can bear: 136 bytes on 64-bit Linux, with some to spare.
+/// Room for every note that one message can have: 136 bytes on 64-bit Linux, with some to spare.
 pub(crate) const CAPACITY: usize = 192;
 
-/// A buffer for the control messages of one message, aligned as `cmsghdr` wants it.
+/// A buffer for the control messages of one message, aligned as `cmsghdr` requires.
 #[repr(C, align(8))]
 #[derive(Copy, Clone)]
 pub(crate) struct Control(pub(crate) [u8; CAPACITY]);
@@ -41,7 +41,7 @@ unsafe impl Plain for libc::in6_pktinfo {}
 
 const HEADER: usize = size_of::<libc::cmsghdr>();
 const ALIGN: usize = size_of::<usize>();
-// The data follows the header at once, as `CMSG_LEN(0)` says on every Linux.
+// The data follows the header directly, as `CMSG_LEN(0)` says on every Linux.
 const _: () = assert!(HEADER.is_multiple_of(ALIGN));
 
 /// Writes notes one after the other.
@@ -55,7 +55,7 @@ impl<'a> Writer<'a> {
         Self { control, len: 0 }
     }
 
-    /// Appends a note. It fits: `CAPACITY` is above what one message bears (a test adds them up).
+    /// Appends a note. It fits: `CAPACITY` is more than one message can have (a test adds them up).
     pub(crate) fn push<T: Plain>(&mut self, level: libc::c_int, ty: libc::c_int, value: T) {
         let end = self.len + HEADER + size_of::<T>().next_multiple_of(ALIGN);
         let Some(room) = self.control.0.get_mut(self.len..end) else {
@@ -80,7 +80,7 @@ impl<'a> Writer<'a> {
         self.len = end;
     }
 
-    /// Bytes written so far: what `msg_controllen` is to be.
+    /// Bytes written so far: the value for `msg_controllen`.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -95,7 +95,7 @@ pub(crate) struct Note<'a> {
 }
 
 impl Note<'_> {
-    /// The note's value, or `None` when the note is shorter than that.
+    /// The note's value, or `None` if the note is shorter than that.
     pub(crate) fn value<T: Plain>(&self) -> Option<T> {
         let bytes = self.bytes.get(..size_of::<T>())?;
         // SAFETY: `bytes` is size_of::<T>() bytes long, due to the checked slice; any bytes are a

@@ -1,4 +1,4 @@
-//! A socket's counters: every way in which a datagram can end, so that no loss goes unnoticed.
+//! A socket's counters: every possible fate of a datagram, so that no loss goes unnoticed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ macro_rules! counters {
         #[non_exhaustive]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
-            /// What was lost, and which receive calls failed, by error number.
+            /// Losses and failed receive calls, by error number.
             pub errors: ErrorCounts,
         }
 
@@ -44,9 +44,9 @@ macro_rules! counters {
 counters! {
     /// System calls that send (on Linux `sendmmsg`), failed ones included.
     send_calls,
-    /// Those of them that found the send buffer full.
+    /// Calls among them that found the send buffer full.
     send_blocked,
-    /// Rounds of receiving, empty ones included: one `recvmmsg` each on Linux, on other systems as
+    /// Rounds of receiving, including empty ones: one `recvmmsg` each on Linux, on other systems as
     /// many calls as it takes to fill the batch or empty the queue.
     recv_calls,
     /// Messages given to the kernel: GSO bundles and single datagrams.
@@ -64,18 +64,18 @@ counters! {
     /// Bundles that the kernel or the device refused and that were resent at once as single
     /// datagrams.
     gso_fallbacks,
-    /// Times GSO was switched off for a destination, for a minute, since a device on the way
+    /// Times GSO was switched off for a destination, for a minute, because a device on the way
     /// refused bundles.
     gso_disabled,
     /// Single datagrams dropped because they exceed the MTU of their route (EMSGSIZE).
     send_too_large,
-    /// Messages dropped because the system refused them, for any reason but their size; `errors`
+    /// Messages dropped because the system refused them, for any reason except their size; `errors`
     /// lists the reasons.
     send_errors,
-    /// Those of `send_errors` that networks and firewalls are not known to cause.
+    /// Errors among `send_errors` that networks and firewalls are not known to cause.
     send_errors_unknown,
-    /// Receive calls that failed: ICMP-like errors, which are passed over, and others, after which
-    /// a worker waits a while.
+    /// Receive calls that failed: ICMP-like errors, which are skipped, and others, after which a
+    /// worker waits a while.
     recv_errors,
     /// Received messages dropped because they did not fit their buffer.
     recv_truncated,

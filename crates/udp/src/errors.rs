@@ -1,5 +1,4 @@
-//! What failed calls cost, by error number: a small table, so that an operator sees *why* datagrams
-//! are lost.
+//! Failed calls by error number: a small table, so that an operator sees *why* datagrams are lost.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -53,7 +52,7 @@ impl std::ops::AddAssign for ErrorCounts {
     }
 }
 
-/// The slot of `errno`: its own, a free one, or the first, which collects the rest.
+/// The slot of `errno`: its own, a free one, or the first, which collects all others.
 fn slot_of(counts: &mut [ErrorCount; KINDS], errno: i32) -> &mut ErrorCount {
     let own = counts
         .iter()
@@ -137,10 +136,10 @@ mod tests {
         };
         assert_eq!(of(&counts, 3), (1, 1));
         assert_eq!(of(&counts, 15), (1, 0));
-        // The 25 behind the fifteenth, and the one without a number.
+        // The 25 after the fifteenth, and the one without a number.
         assert_eq!(of(&counts, 0), (26, 0));
         assert_eq!(of(&counts, 16), (0, 0));
-        // Two sockets: the sum loses nothing, whatever the order in which each met them.
+        // Two sockets: the sum loses nothing, in whatever order each saw the errors.
         let other = ErrorTable::default();
         other.receive(&io::Error::from_raw_os_error(77));
         other.send(&io::Error::from_raw_os_error(15));

@@ -6,27 +6,27 @@
 //!                                                         minute
 //! ```
 //! Whether a device can segment depends on the route (checksum offload, IPsec), which user space
-//! does not see: the destination's prefix stands for it. While nothing is refused, a send call
-//! costs one relaxed load here.
+//! cannot see: the destination's prefix stands for it. While nothing is refused, a send call costs
+//! one relaxed load here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Prefixes remembered at a time; the oldest makes room. More refusals than that in a row, without
-/// a bundle that passes, are taken as the fault of all routes: probing each destination for itself
-/// would fail once for each.
+/// Prefixes remembered at a time; the oldest is replaced. More refusals in a row than that, without
+/// a bundle that passes, are blamed on all routes: probing each destination separately would fail
+/// once for each.
 const PREFIXES: usize = 32;
 
-/// Bundles refused for their size one after the other, though their datagrams then went out singly,
-/// after which the route's MTU cannot be the reason.
+/// Bundles refused in a row for their size, although their datagrams were then sent singly, after
+/// which the route's MTU cannot be the reason.
 const SIZE_STRIKES: u32 = 3;
 
-/// What a socket knows of GSO.
+/// The GSO state of a socket.
 #[derive(Debug)]
 pub(crate) struct Gso {
-    /// What the kernel offers; 1: nothing.
+    /// The number that the kernel supports; 1: none.
     segments: usize,
     /// How long GSO stays off after a refusal.
     retry: Duration,
@@ -43,8 +43,7 @@ pub(crate) struct Gso {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Oldest first, each with the time until which it holds. Never grows beyond its first
-    /// capacity.
+    /// Oldest first, each with its time of expiry. Never grows beyond its initial capacity.
     prefixes: Vec<(IpAddr, Instant)>,
     everywhere: Option<Instant>,
 }
@@ -77,7 +76,7 @@ impl Gso {
         }
     }
 
-    /// Datagrams that one bundle may carry now; 1: bundles pass nowhere.
+    /// Datagrams that one bundle may currently carry; 1: bundles pass nowhere.
     pub(crate) fn segments(&self) -> usize {
         if self.everywhere.load(Ordering::Relaxed) {
             1
@@ -86,13 +85,13 @@ impl Gso {
         }
     }
 
-    /// Whether every destination may be sent bundles: no need to look further.
+    /// Whether bundles may be sent to every destination, so that no further check is needed.
     pub(crate) fn is_unrestricted(&self) -> bool {
         self.segments > 1 && !self.restricted.load(Ordering::Relaxed)
     }
 
-    /// Calls `split` with a test that says for a destination whether its bundles have to go out as
-    /// single datagrams.
+    /// Calls `split` with a test that tells for a destination whether its bundles have to be sent
+    /// as single datagrams.
     pub(crate) fn restrict(&self, now: Instant, split: impl FnOnce(&dyn Fn(IpAddr) -> bool)) {
         if self.segments <= 1 {
             return split(&|_| true);
@@ -132,7 +131,7 @@ impl Gso {
         off
     }
 
-    /// A single datagram was too large: the route's MTU is the matter, and not GSO.
+    /// A single datagram was too large: the cause is the route's MTU, not GSO.
     pub(crate) fn forget_sizes(&self) {
         self.size_strikes.store(0, Ordering::Relaxed);
     }
@@ -155,7 +154,7 @@ impl Gso {
     }
 }
 
-/// What stands for the route to an address: its /24, or its /64.
+/// The prefix that stands for the route to an address: its /24, or its /64.
 fn prefix(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() & (u32::MAX << 8)).into(),
@@ -198,7 +197,7 @@ mod tests {
         }
         assert!(!splits(&gso, v4(2, 1), start + MINUTE));
         assert!(gso.is_unrestricted(), "the table is empty again");
-        // Refused again, it is off again.
+        // After another refusal it is off again.
         gso.on_refused(v4(2, 1), start + MINUTE);
         assert!(splits(&gso, v4(2, 1), start + MINUTE));
     }

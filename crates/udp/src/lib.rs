@@ -16,9 +16,9 @@
 //! call fails).
 //!
 //! Nothing is allocated after construction. The crate moves datagrams, their ECN marks and their
-//! addresses; of QUIC it knows where RFC 8999 puts a connection id (`steer`), and no more. What
-//! systems other than Linux offer stands in `portable`: mostly one datagram a message, with its ECN
-//! mark and its local address.
+//! addresses; about QUIC it knows only where RFC 8999 puts a connection id (`steer`). Systems other
+//! than Linux are handled by `portable`: mostly one datagram per message, with its ECN mark and its
+//! local address.
 
 #[cfg(target_os = "linux")]
 mod addresses;

@@ -1,11 +1,11 @@
-//! One system call each way, and how a socket is set up. What to do when a call fails is the floor
-//! above.
+//! One system call each way, and the set-up of a socket. The floor above decides what to do when a
+//! call fails.
 //!
 //! ```text
 //! [Outgoing] -> mmsghdr + iovec + name + control on the stack -> sendmmsg
 //! recvmmsg -> the same, read back -> [Entry]
 //! ```
-//! The headers are built anew for each call: under 6 kB on the stack, far cheaper than the call,
+//! The headers are built for each call: under 6 kB on the stack, far cheaper than the call itself,
 //! and no pointer outlives the call that it was made for.
 
 use std::io;
@@ -22,14 +22,13 @@ use crate::call::{Failure, Received, Sent};
 use crate::cmsg::{self, Control};
 use crate::option::set;
 
-/// Messages given to one system call. 16 full bundles are 1 MB: more would not fit the level-2
-/// cache anyway.
+/// Messages per system call. 16 full bundles are 1 MB: more would not fit the level-2 cache anyway.
 const MESSAGES: usize = 16;
 
-/// What the socket is held in.
+/// The type that holds the socket.
 pub(crate) type Inner = std::net::UdpSocket;
 
-/// A socket address in the kernel's form: `sa_family` tells which.
+/// A socket address in the kernel's form: `sa_family` says which.
 #[repr(C)]
 #[derive(Copy, Clone)]
 union Name {
@@ -37,7 +36,7 @@ union Name {
     v6: libc::sockaddr_in6,
 }
 
-/// All that a `*mmsg` call points at.
+/// Everything that a `*mmsg` call points at.
 struct Headers {
     messages: [libc::mmsghdr; MESSAGES],
     slices: [libc::iovec; MESSAGES],
@@ -53,14 +52,14 @@ impl Headers {
 }
 
 /// Turns on what a socket needs before it is bound: ECN marks, local addresses and drops on
-/// receive, no fragments on send. Returns whether GRO is on. Only a missing local address is an
-/// error; the rest is an amenity of newer kernels.
+/// receive, no fragments on send. Returns whether GRO is on. Only missing support for local
+/// addresses is an error; the rest is a convenience of newer kernels.
 pub(crate) fn configure(socket: socket2::Socket, v6: bool, gro: bool) -> io::Result<(Inner, bool)> {
     let socket = Inner::from(socket);
     // IPv4 options matter on a dual-stack socket too: for its IPv4-mapped traffic.
     let _ = set(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
-    // "Don't fragment", and no path MTU of the kernel's either: RFC 9000 §14 and RFC 8899 probe for
-    // it.
+    // "Don't fragment", and no path MTU discovery by the kernel either: RFC 9000 §14 and RFC 8899
+    // probe for it.
     let _ = set(
         &socket,
         libc::IPPROTO_IP,
@@ -84,8 +83,8 @@ pub(crate) fn configure(socket: socket2::Socket, v6: bool, gro: bool) -> io::Res
     Ok((socket, gro))
 }
 
-/// Asks for a receive (else send) buffer of `bytes`, past the system's limit where we may; returns
-/// what was granted.
+/// Requests a receive (else send) buffer of `bytes`, beyond the system's limit if permitted;
+/// returns the size granted.
 pub(crate) fn buffer(socket: &Inner, receive: bool, bytes: usize) -> usize {
     let wanted = c_int::try_from(bytes).unwrap_or(c_int::MAX);
     let force = if receive {
@@ -108,14 +107,14 @@ pub(crate) fn buffer(socket: &Inner, receive: bool, bytes: usize) -> usize {
     } else {
         socket.send_buffer_size()
     };
-    // The kernel doubles what was asked for, for its own bookkeeping, and reports the double
+    // The kernel doubles the requested size for its own bookkeeping, and reports the double
     // (socket(7)).
     granted.unwrap_or(0) / 2
 }
 
-/// The most segments that this kernel sends as one bundle; 1: no GSO. Found once per process, by
-/// really sending. Where the loopback device is down, as in a fresh network namespace, it is asked
-/// for the socket option instead; a device that cannot segment is found out when it refuses.
+/// The most segments that this kernel sends as one bundle; 1: no GSO. Determined once per process,
+/// by actually sending. If the loopback device is down, as in a fresh network namespace, the socket
+/// option is queried instead; a device that cannot segment is discovered when it refuses.
 pub(crate) fn probe_gso(_: &Inner) -> usize {
     static SEGMENTS: OnceLock<usize> = OnceLock::new();
     // 128 since Linux 6.9, 64 before (UDP_MAX_SEGMENTS).
@@ -131,7 +130,7 @@ pub(crate) fn probe_gso(_: &Inner) -> usize {
     })
 }
 
-/// Whether a bundle of `segments` datagrams, sent over loopback, arrives as such datagrams.
+/// Whether a bundle of `segments` datagrams, sent over loopback, arrives as that many datagrams.
 ///
 /// # Errors
 /// There is no loopback to send it over.
@@ -142,7 +141,7 @@ fn bundle_arrives(segments: usize) -> io::Result<bool> {
     let (from, to) = (bind()?, bind()?);
     to.set_read_timeout(Some(std::time::Duration::from_millis(50)))?;
     let mut buffer = [0; SEGMENT + 1];
-    // One byte first: where it does not arrive, a bundle says nothing about GSO.
+    // One byte first: if it does not arrive, a bundle says nothing about GSO.
     from.send_to(&[0], to.local_addr()?)?;
     to.recv(&mut buffer)?;
     let bytes = vec![0x5a; segments * SEGMENT];
@@ -257,12 +256,12 @@ fn encode_notes(notes: &mut cmsg::Writer<'_>, message: &Outgoing<'_>) {
             };
             notes.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
         }
-        // A source of the other family cannot be meant: the kernel chooses.
+        // A source of the other family cannot be intended: the kernel chooses.
         _ => {}
     }
 }
 
-/// Writes `address` for a socket of the family `v6`, IPv4-mapped where need be; returns its length.
+/// Writes `address` for a socket of the family `v6`, IPv4-mapped if necessary; returns its length.
 fn encode_name(name: &mut Name, address: SocketAddr, v6: bool) -> libc::socklen_t {
     match address {
         SocketAddr::V4(address) if !v6 => {
@@ -295,8 +294,8 @@ fn encode_name(name: &mut Name, address: SocketAddr, v6: bool) -> libc::socklen_
     }
 }
 
-/// Receives as many messages as are there and one call takes: at most the batch's slots, and at
-/// most 16.
+/// Receives as many messages as have arrived and fit into one call: at most the batch's slots, and
+/// at most 16.
 pub(crate) fn receive(socket: &impl AsRawFd, batch: &mut RecvBatch) -> io::Result<Received> {
     let mut headers = Headers::new();
     let Headers {
@@ -380,7 +379,7 @@ fn decode(
                     .and_then(|size| usize::try_from(size).ok());
                 segment_size = size.filter(|&size| size > 0).unwrap_or(len);
             }
-            // One byte here, an integer in IPv6.
+            // One byte here, but an integer in IPv6.
             (libc::IPPROTO_IP, libc::IP_TOS) => ecn = note.value::<u8>().unwrap_or(0),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 ecn = note.value::<c_int>().unwrap_or(0) as u8;
@@ -388,7 +387,7 @@ fn decode(
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 let info = note.value::<libc::in_pktinfo>();
                 // The address to answer from; `ipi_addr`, the destination in the header, may be a
-                // broadcast.
+                // broadcast address.
                 local = info
                     .map(|info| IpAddr::V4(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes())));
             }
@@ -465,11 +464,11 @@ pub(crate) fn classify(error: &io::Error) -> Failure {
         Some(
             libc::ECONNREFUSED | libc::ECONNRESET | libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::ENETUNREACH
             | libc::ENETDOWN | libc::ENETRESET | libc::ENONET | libc::EPROTO | libc::EOPNOTSUPP | libc::ETIMEDOUT
-            // A firewall said no.
+            // A firewall refused it.
             | libc::EPERM | libc::EACCES
             // The device's queue or the kernel's memory is full: as good as lost on the way.
             | libc::ENOBUFS | libc::ENOMEM
-            // Our address went away, or an address of the other family was asked for.
+            // Our address went away, or an address of the other family was requested.
             | libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT | libc::ENODEV | libc::ENXIO,
         ) => Failure::Lost,
         Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => Failure::Fatal,

@@ -1,4 +1,4 @@
-//! Socket options that socket2 does not know, for Linux and what is Linux underneath.
+//! Socket options that socket2 does not support, for Linux and Linux-based systems.
 
 use std::io;
 use std::os::fd::AsRawFd;

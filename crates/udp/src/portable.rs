@@ -1,5 +1,5 @@
-//! Systems other than Linux, by way of `quinn-udp`: what each of them offers, with the same
-//! interface as `linux`.
+//! Systems other than Linux, through `quinn-udp`: the features of each, with the same interface as
+//! `linux`.
 //!
 //! ```text
 //!                 a message sent     a message received             ECN   local address
@@ -8,11 +8,11 @@
 //!   FreeBSD       a datagram         a datagram, recvmmsg           yes   yes
 //!   Android       a bundle (GSO)     a bundle (GRO), recvmmsg       yes   yes
 //! ```
-//! IPv4 through a dual-stack socket has no marks where the system does not report them (macOS). A
-//! system that is not in the table gets what quinn-udp knows of it, down to plain datagrams.
+//! IPv4 through a dual-stack socket has no marks if the system does not report them (macOS). A
+//! system missing from the table gets what quinn-udp supports there, down to plain datagrams.
 //!
-//! Compiled for tests on Linux too, where `tests` runs it and the socket above it over loopback: it
-//! cannot rot.
+//! Also compiled for tests on Linux, where `tests` runs it and the socket above it over loopback,
+//! so that it does not rot.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
@@ -23,10 +23,10 @@ use squall_wire::{Ecn, Path};
 use crate::batch::{Entry, Outgoing, RecvBatch};
 use crate::call::{Failure, Received, Sent};
 
-/// Messages asked for by one receive call, as on Linux.
+/// Messages requested by one receive call, as on Linux.
 const MESSAGES: usize = 16;
 
-/// What the socket is held in: itself, and what quinn-udp found out about it.
+/// The socket, and what quinn-udp found out about it.
 #[derive(Debug)]
 pub(crate) struct Inner {
     socket: UdpSocket,
@@ -63,8 +63,8 @@ impl std::os::windows::io::AsSocket for Inner {
 /// Turns on what a socket needs before it is bound: ECN marks and local addresses on receive, no
 /// fragments on send. Returns whether received messages may be bundles.
 ///
-/// Windows could make them (URO), but there are machines where it hands over coalesced datagrams
-/// without their size, and all of them would be lost (quinn issue 2041): it stays off.
+/// Windows could make them (URO), but some machines deliver coalesced datagrams without their size,
+/// and all of them would be lost (quinn issue 2041): it stays off.
 pub(crate) fn configure(
     socket: socket2::Socket,
     _v6: bool,
@@ -79,9 +79,9 @@ pub(crate) fn configure(
     Ok((Inner { socket, state }, gro))
 }
 
-/// Takes back what quinn-udp turned on unasked: bundles that are not wanted, and times of arrival,
-/// which are never read and take the space of a bundle's ECN mark (quinn-udp 0.6.3: 96 bytes for
-/// all control messages).
+/// Reverts settings that quinn-udp turned on unasked: unwanted bundles, and times of arrival, which
+/// are never read and take the space of a bundle's ECN mark (quinn-udp 0.6.3: 96 bytes for all
+/// control messages).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn trim(socket: &socket2::Socket, gro: bool) {
     use crate::option::set;
@@ -92,11 +92,11 @@ fn trim(socket: &socket2::Socket, gro: bool) {
     }
 }
 
-/// Asks for a receive (else send) buffer of `bytes`, or the next best by halves, and returns what
-/// was granted.
+/// Requests a receive (else send) buffer of `bytes`, or successive halves of it, and returns the
+/// size granted.
 pub(crate) fn buffer(inner: &Inner, receive: bool, bytes: usize) -> usize {
     let Inner { socket, state } = inner;
-    // Through quinn-udp, which keeps account of the send buffer on Apple's systems.
+    // Through quinn-udp, which tracks the send buffer on Apple's systems.
     let granted = || {
         let size = if receive {
             state.recv_buffer_size(socket.into())
@@ -113,7 +113,7 @@ pub(crate) fn buffer(inner: &Inner, receive: bool, bytes: usize) -> usize {
         } else {
             state.set_send_buffer_size(socket.into(), wanted)
         };
-        // Where Linux grants its limit, the BSDs refuse what is above theirs.
+        // If a size is above the limit, Linux grants the limit, but the BSDs refuse.
         if set.is_ok() || wanted / 2 <= had {
             return granted();
         }
@@ -126,7 +126,7 @@ pub(crate) fn probe_gso(inner: &Inner) -> usize {
     inner.state.max_gso_segments()
 }
 
-/// Sends the first message. No system has a call for several that quinn-udp knows.
+/// Sends the first message. quinn-udp knows no system with a call for several.
 pub(crate) fn send<'a>(
     inner: &Inner,
     v6: bool,
@@ -148,7 +148,7 @@ pub(crate) fn send<'a>(
     }
 }
 
-/// The address of a peer for a socket of the family `v6`, IPv4-mapped where need be.
+/// The address of a peer for a socket of the family `v6`, IPv4-mapped if necessary.
 fn destination(remote: SocketAddr, v6: bool) -> SocketAddr {
     match remote {
         SocketAddr::V4(v4) if v6 => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),
@@ -156,11 +156,11 @@ fn destination(remote: SocketAddr, v6: bool) -> SocketAddr {
     }
 }
 
-/// The address to send from, in the form that the system takes; `None`: the system chooses, since
-/// there is none or one of the other family, which cannot be meant.
+/// The address to send from, in the system's form; `None`: the system chooses, since there is none,
+/// or one of the other family, which cannot be intended.
 fn source(path: Path, v6: bool) -> Option<IpAddr> {
     match (path.local?, path.remote) {
-        // Windows wants IPv4's own control message here, the others IPv6's with the mapped address.
+        // Windows wants IPv4's own control message here, the others IPv6's with a mapped address.
         (IpAddr::V4(source), SocketAddr::V4(_)) if v6 && cfg!(not(windows)) => {
             Some(source.to_ipv6_mapped().into())
         }
@@ -168,9 +168,9 @@ fn source(path: Path, v6: bool) -> Option<IpAddr> {
     }
 }
 
-/// Receives a message a slot while there are any and slots are left: at most 16. A datagram that
-/// does not fit its slot is dropped by most systems, in silence; FreeBSD and Android cut it, and
-/// its tag then does not match.
+/// Receives one message per slot while there are any and slots are left: at most 16. Most systems
+/// silently drop a datagram that does not fit its slot; FreeBSD and Android truncate it, and its
+/// tag then does not match.
 pub(crate) fn receive(inner: &Inner, batch: &mut RecvBatch) -> io::Result<Received> {
     fill(batch, BATCH_SIZE, |slices, metas| {
         inner.state.recv((&inner.socket).into(), slices, metas)
@@ -200,7 +200,7 @@ fn fill(
                     *entry = describe(meta, &mut received);
                 }
             }
-            // So Windows says that the datagram did not fit; the rest of it is gone.
+            // This is how Windows reports that the datagram did not fit; the rest of it is gone.
             Err(error) if quinn_udp::is_msg_size_err(&error) => {
                 entries[room.start].len = 0;
                 received.messages += 1;
@@ -257,15 +257,15 @@ pub(crate) fn classify(error: &io::Error) -> Failure {
         io::ErrorKind::Interrupted => Failure::Interrupted,
         io::ErrorKind::InvalidInput => Failure::Size,
         _ if quinn_udp::is_msg_size_err(error) => Failure::Size,
-        // What is left of a socket that the system took back (iOS, of an application in the
-        // background). Its owner may bind another one; until then it is no reason to give
-        // connections up.
+        // What is left of a socket that the system took back (iOS, from an application in the
+        // background). Its owner may bind another one; until then it is no reason to give up
+        // connections.
         io::ErrorKind::NotConnected | io::ErrorKind::BrokenPipe => Failure::Unknown,
         _ => error.raw_os_error().map_or(Failure::Unknown, by_code),
     }
 }
 
-/// Sorts the errors that std has no name for, or none that says enough.
+/// Classifies errors for which std has no name, or none that is specific enough.
 #[cfg(unix)]
 fn by_code(errno: i32) -> Failure {
     match errno {
@@ -275,9 +275,9 @@ fn by_code(errno: i32) -> Failure {
     }
 }
 
-/// Sorts the errors that std has no name for, or none that says enough. Windows has no code that
-/// means USO: what is neither the socket nor the network is laid to it where a bundle was sent, and
-/// to the network where none was.
+/// Classifies errors for which std has no name, or none that is specific enough. Windows has no
+/// code that means USO: an error caused neither by the socket nor by the network is attributed to
+/// USO if a bundle was sent, and otherwise to the network.
 #[cfg(not(unix))]
 fn by_code(code: i32) -> Failure {
     /// WSAEBADF, WSAEFAULT, WSAENOTSOCK, WSANOTINITIALISED: no socket, no memory, or no Winsock.

@@ -1,4 +1,4 @@
-//! The socket: what to do when a call fails, so that the floors above never see a passing fault.
+//! The socket: what to do when a call fails, so that the floors above never see a temporary fault.
 //!
 //! ```text
 //! a send fails with   a bundle in front                        a single datagram in front
@@ -11,13 +11,13 @@
 //!   EFAULT
 //!   anything else     dropped, counted                         the same
 //! ```
-//! The names are Linux's; each backend's `classify` sorts its system's errors into these rows. The
+//! The names are Linux's; each backend's `classify` maps its system's errors to these rows. The
 //! list of errors that end a socket is closed, and the list of losses is open: a server answers any
 //! source address, so an attacker who can make one route fail in a new way could otherwise end all
 //! connections of a worker with one spoofed datagram.
 //!
-//! GSO fails in the field after a good probe: a device without checksum offload, a tunnel, a VPN
-//! that comes up later. Where it does, and for how long, is kept in `gso`.
+//! GSO fails in the field after a successful probe: a device without checksum offload, a tunnel, a
+//! VPN that comes up later. `gso` tracks where it does, and for how long.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,11 +28,11 @@ use crate::batch::{RecvBatch, SendBatch};
 use crate::call::{Failure, Received, Sent};
 use crate::counters::{Counters, Stats};
 use crate::gso::Gso;
-// The backend is the parent's choice: the tests of `portable` stand this file on theirs.
+// The parent chooses the backend: the tests of `portable` put this file on top of theirs.
 use super::sys;
 
-/// ICMP-like errors passed over in one receive call. Each should be reported once; one that stays
-/// is returned in the end.
+/// ICMP-like errors skipped in one receive call. Each should be reported once; one that persists is
+/// eventually returned.
 const RECV_ERRORS: usize = 16;
 
 /// Whether this error makes the socket unusable: its descriptor is gone, or the call's memory is
@@ -42,8 +42,8 @@ pub fn is_fatal(error: &io::Error) -> bool {
     sys::classify(error) == Failure::Fatal
 }
 
-/// Whether a send may have failed because its source address is gone (EADDRNOTAVAIL, EINVAL), or
-/// has no route any more (ENETUNREACH).
+/// Whether a send may have failed because its source address is gone (EADDRNOTAVAIL, EINVAL), or no
+/// longer has a route (ENETUNREACH).
 fn may_be_of_source(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -78,8 +78,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 4 MiB to receive into (a burst of 64 bundles), 2 MiB to send from; all offloads, tried again
-    /// after a minute; dual stack.
+    /// 4 MiB for receiving (a burst of 64 bundles), 2 MiB for sending; all offloads, retried after
+    /// a minute; dual stack.
     fn default() -> Self {
         Self {
             receive_buffer: 4 << 20,
@@ -95,7 +95,7 @@ impl Default for Options {
     }
 }
 
-/// Sets what decides about the route of a socket's datagrams.
+/// Sets options that decide the route of a socket's datagrams.
 #[cfg(target_os = "linux")]
 fn choose_route(socket: &socket2::Socket, options: &Options) -> io::Result<()> {
     let tell = |what: &str, error: io::Error| {
@@ -115,7 +115,7 @@ fn choose_route(socket: &socket2::Socket, options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets what decides about the route of a socket's datagrams.
+/// Sets options that decide the route of a socket's datagrams.
 #[cfg(not(target_os = "linux"))]
 fn choose_route(_: &socket2::Socket, options: &Options) -> io::Result<()> {
     if options.mark.is_none() && options.device.is_none() {
@@ -128,14 +128,14 @@ fn choose_route(_: &socket2::Socket, options: &Options) -> io::Result<()> {
 /// What the kernel granted.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Datagrams that one message may carry; 1: no GSO, or GSO off for a while since bundles are
-    /// refused everywhere.
+    /// Datagrams that one message may carry; 1: no GSO, or GSO is off for a while because bundles
+    /// are refused everywhere.
     pub gso_segments: usize,
     /// Whether received messages may be bundles.
     pub gro: bool,
-    /// Receive buffer in bytes as granted, in the terms of the request.
+    /// Granted receive buffer in bytes, comparable with the request.
     pub receive_buffer: usize,
-    /// Send buffer in bytes as granted, in the terms of the request.
+    /// Granted send buffer in bytes, comparable with the request.
     pub send_buffer: usize,
 }
 
@@ -152,9 +152,9 @@ pub struct Socket {
     gso: Gso,
     /// The kernel's drop counter as last read.
     drops: AtomicU32,
-    /// The error that the next send call is to meet instead of the kernel; 0: none.
+    /// The error that the next send call returns instead of reaching the kernel; 0: none.
     injected: AtomicI32,
-    /// The error that all receive calls meet instead of the kernel; 0: none.
+    /// The error that all receive calls return instead of reaching the kernel; 0: none.
     injected_recv: AtomicI32,
     counters: Counters,
 }
@@ -186,13 +186,13 @@ impl Socket {
         Self::configure(socket, v6, options, |socket| socket.bind(&address.into()))
     }
 
-    /// Takes over a socket that is bound: from a parent process, from a service manager, or with
-    /// options of its own. Of `options`, those that come before the bind have no effect:
-    /// `reuse_port`, `only_v6`, `mark` and `device`.
+    /// Takes over a bound socket: from a parent process, from a service manager, or with options of
+    /// its own. Options that must be set before the bind have no effect: `reuse_port`, `only_v6`,
+    /// `mark` and `device`.
     ///
     /// # Errors
-    /// `InvalidInput` if the socket is not bound, or is connected: it would then receive from one
-    /// peer only. Those of `setsockopt(2)`.
+    /// `InvalidInput` if the socket is not bound, or is connected: it would then receive from only
+    /// one peer. Those of `setsockopt(2)`.
     pub fn adopt(socket: std::net::UdpSocket, options: &Options) -> io::Result<Self> {
         let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
         let address = socket.local_addr()?;
@@ -260,7 +260,6 @@ impl Socket {
     /// one that was bound as number `targets[byte % targets.len()]`, where `byte` is the first byte
     /// of the destination connection id. Call it on any of them once all are bound; the last call
     /// takes effect. At most 255 targets.
-    ///
     /// # Errors
     /// The system does not support this. Its own distribution remains: by addresses, if at all.
     pub fn steer(&self, targets: &[u8]) -> io::Result<()> {
@@ -319,8 +318,8 @@ impl Socket {
             }
             self.counters.recv_errors.add(1);
             self.counters.errors.receive(&error);
-            // An ICMP message for something that was sent. Whoever sent it finds out by its own
-            // timers. But an error that does not go by being reported is no such message.
+            // An ICMP message about an earlier datagram, whose sender finds out by its own timers.
+            // But an error that persists after being reported is not such a message.
             passed_over += 1;
             if failure == Failure::Unknown || passed_over == RECV_ERRORS {
                 return Err(error);
@@ -353,7 +352,7 @@ impl Socket {
 
     /// Sends the batch and empties it; returns the number of messages that the kernel took.
     ///
-    /// Failures of the network or of GSO are handled or counted here, see the top of this file: a
+    /// Failures of the network or of GSO are handled or counted here; see the top of this file. A
     /// dropped message is like a loss on the way, and the transport above retransmits it.
     ///
     /// # Errors
@@ -375,7 +374,7 @@ impl Socket {
                 },
             };
             match sent.result {
-                // Never seen, but a loop that cannot end is worse than a wait.
+                // Never observed, but an endless loop would be worse than a wait.
                 Ok(()) if sent.messages == 0 => return Err(io::ErrorKind::WouldBlock.into()),
                 Ok(()) => {
                     messages += sent.messages;
@@ -387,8 +386,7 @@ impl Socket {
         Ok(messages)
     }
 
-    /// Counts the first `messages` of what is pending as sent and moves the batch's cursor over
-    /// them.
+    /// Counts the first `messages` pending ones as sent and moves the batch's cursor over them.
     fn count_sent(&self, batch: &mut SendBatch, messages: usize) {
         let (mut datagrams, mut bytes, mut bundles) = (0, 0, 0);
         for _ in 0..messages {
@@ -459,8 +457,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Drops the first waiting message, for which the system keeps answering `error`, and counts it
-    /// as lost: where the socket has room, `WouldBlock` is about the message.
+    /// Drops the first waiting message, for which the system keeps returning `error`, and counts it
+    /// as lost: if the socket has room, `WouldBlock` is about the message.
     pub fn give_up_front(&self, batch: &mut SendBatch, error: &io::Error) {
         let len = batch.pending().next().map(|message| message.bytes.len());
         if let Some(len) = len {

@@ -1,21 +1,21 @@
-//! Which socket of a group that shares a port gets a datagram: decided in the kernel, by one byte
-//! of the datagram.
+//! Selects the socket, of a group that shares a port, that gets a datagram: in the kernel, by one
+//! byte of the datagram.
 //!
 //! ```text
 //!   first byte   byte that decides
 //!   0xxxxxxx     1      where short headers have their destination connection id   RFC 8999 §5.2
 //!   1xxxxxxx     6      where long headers have it, after version and length       RFC 8999 §5.1
 //! ```
-//! `byte % targets.len()` names a target, and the target says which socket gets it, by the order in
-//! which they were bound: while a worker is down, another one's socket stands in for its own. The
-//! program is classic BPF, which needs no privilege. It sees only the first datagram of a GRO
-//! bundle; the rest goes to the same socket.
+//! `byte % targets.len()` names a target, and the target says which socket gets the datagram, in
+//! the order in which they were bound: while a worker is down, another one's socket stands in for
+//! its own. The program is classic BPF, which needs no privilege. It sees only the first datagram
+//! of a GRO bundle; the rest goes to the same socket.
 
 use std::io;
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
 
-/// Attaches the program to the group of `socket`, replacing any that is attached.
+/// Attaches the program to the group of `socket`, replacing any previous one.
 ///
 /// # Errors
 /// Those of `setsockopt(2)`: the kernel does not support such programs (before Linux 4.5), or the

@@ -4,11 +4,11 @@ use std::fmt;
 
 /// A connection id of QUIC version 1 or 2: 0 to 20 bytes (RFC 9000 §17.2).
 ///
-/// A plain value without a heap part, so that it can be a key and travel in events.
+/// A plain value without heap data, so that it can be a key and be part of events.
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
 pub struct ConnectionId {
     len: u8,
-    /// Zero from `len` on, so that the derived comparisons are right.
+    /// Zero from `len` on, so that the derived comparisons are correct.
     bytes: [u8; Self::MAX_LEN],
 }
 
@@ -27,7 +27,7 @@ impl ConnectionId {
     #[must_use]
     pub fn new(id: &[u8]) -> Option<Self> {
         let mut bytes = [0; Self::MAX_LEN];
-        // The length that squall gives out gets one register move in place of a call to memcpy.
+        // The default length gets one register move instead of a call to memcpy.
         if let (Ok(id), Some(place)) = (<&[u8; 8]>::try_from(id), bytes.first_chunk_mut()) {
             *place = *id;
         } else {
@@ -48,7 +48,7 @@ impl ConnectionId {
     #[inline]
     #[must_use]
     pub fn is(&self, id: &[u8]) -> bool {
-        // The length that squall gives out gets one comparison in place of a call to memcmp.
+        // The default length gets one comparison instead of a call to memcmp.
         match (<&[u8; 8]>::try_from(id), self.bytes.first_chunk::<8>()) {
             (Ok(id), Some(own)) if self.len == 8 => id == own,
             _ => self.as_slice() == id,
@@ -69,7 +69,7 @@ impl ConnectionId {
         self.len == 0
     }
 
-    /// All 20 bytes, zeros after the id: for copies of a fixed width.
+    /// All 20 bytes, with zeros after the id: for fixed-width copies.
     #[inline]
     pub(crate) const fn padded(&self) -> &[u8; Self::MAX_LEN] {
         &self.bytes

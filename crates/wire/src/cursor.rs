@@ -1,7 +1,7 @@
 //! A reader and a writer over one byte slice: all that the formats above need.
 //!
 //! Both are bounded: a read past the end is [`Truncated`], a write past the end writes nothing and
-//! is remembered in [`Writer::overflow`].
+//! is recorded in [`Writer::overflow`].
 
 use crate::varint;
 use std::fmt;
@@ -36,7 +36,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Bytes that are still to be read.
+    /// Bytes still to be read.
     #[inline]
     #[must_use]
     pub const fn remaining(&self) -> usize {
@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// The next `n` bytes, where `n` came from the wire and may be larger than any slice.
+    /// The next `n` bytes, where `n` came from the wire and may exceed the length of any slice.
     ///
     /// # Errors
     /// [`Truncated`] when fewer remain.
@@ -159,8 +159,8 @@ impl<'a> Reader<'a> {
 }
 
 /// The varint at the start of fewer than eight bytes, and its length. Takes the slice and not the
-/// reader: what has its address taken cannot live in registers. Not so rare as it looks, for a
-/// packet with nothing but an ACK has few bytes more.
+/// reader: a value whose address is taken cannot live in registers. Not as rare as it looks,
+/// because a packet that holds only an ACK has few more bytes.
 #[inline(never)]
 fn varint_near_end(rest: &[u8]) -> Result<(u64, usize), Truncated> {
     // RFC 9000 A.1: the prefix is not part of the value.
@@ -176,10 +176,10 @@ fn varint_near_end(rest: &[u8]) -> Result<(u64, usize), Truncated> {
 
 /// Writes fields to the front of a slice.
 ///
-/// Every put has a precondition: it fits (ask [`remaining`](Self::remaining) or a size function
+/// Every put has a precondition: it fits (check [`remaining`](Self::remaining) or a size function
 /// first). A put that does not fit writes nothing and sets [`overflow`](Self::overflow). The bytes
 /// after the written ones are scratch space: [`varint`](Self::varint) may overwrite up to seven of
-/// them, for one store of a fixed width is cheaper than four cases.
+/// them, because one fixed-width store is cheaper than four cases.
 #[derive(Debug)]
 pub struct Writer<'a> {
     buf: &'a mut [u8],
@@ -220,14 +220,14 @@ impl<'a> Writer<'a> {
         self.buf.len() - self.len
     }
 
-    /// Whether a put did not fit (or a value had no encoding) and was left out.
+    /// Whether a put did not fit (or a value had no encoding) and was skipped.
     #[inline]
     #[must_use]
     pub const fn overflow(&self) -> bool {
         self.overflow
     }
 
-    /// The bytes that are still free, for a caller that fills them itself and then calls
+    /// The free bytes, for a caller that fills them itself and then calls
     /// [`advance`](Self::advance).
     #[inline]
     pub fn spare(&mut self) -> &mut [u8] {
@@ -323,7 +323,7 @@ impl<'a> Writer<'a> {
         self.bytes(word.to_be_bytes().get(..len).unwrap_or_default());
     }
 
-    /// Puts `v` as a variable-length integer of `size` bytes (1, 2, 4 or 8), also where fewer would
+    /// Puts `v` as a variable-length integer of `size` bytes (1, 2, 4 or 8), even if fewer would
     /// do. A `v` that needs more is treated as one that does not fit.
     #[inline]
     pub fn varint_of_size(&mut self, v: u64, size: usize) {
@@ -336,8 +336,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The encoding of `v` with this prefix, which allows for it, in the first bytes (big endian) of a
-/// word.
+/// The encoding of `v` with this prefix, which is large enough for it, in the first bytes (big
+/// endian) of a word.
 #[inline]
 const fn varint_word(v: u64, prefix: u32) -> u64 {
     (v << (64 - (8 << prefix))) | ((prefix as u64) << 62)

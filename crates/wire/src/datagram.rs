@@ -51,10 +51,10 @@ impl Ecn {
     }
 }
 
-/// What one receive gives: datagrams of the same path and mark, back to back in one buffer.
+/// The result of one receive: datagrams of the same path and mark, back to back in one buffer.
 #[derive(Debug)]
 pub struct DatagramBatch<'a> {
-    /// Where they came from.
+    /// The path on which they arrived.
     pub path: Path,
     /// The mark that they carried.
     pub ecn: Ecn,
@@ -73,12 +73,12 @@ impl DatagramBatch<'_> {
     }
 }
 
-/// What one send takes: the description of datagrams that lie in a buffer of the caller's.
+/// The input of one send: a description of datagrams that lie in the caller's buffer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Transmit {
-    /// Where they go.
+    /// The path on which they are sent.
     pub path: Path,
-    /// The mark that they are to carry.
+    /// The mark to send them with.
     pub ecn: Ecn,
     /// Bytes of every datagram but the last, which may be shorter.
     pub segment_size: u16,
@@ -95,7 +95,7 @@ impl Transmit {
     }
 }
 
-/// A stride of zero cannot cut anything: the bytes count as one datagram.
+/// A stride of zero cannot split anything: the bytes count as one datagram.
 const fn segments(len: usize, segment_size: u16) -> usize {
     match segment_size {
         0 => (len > 0) as usize,

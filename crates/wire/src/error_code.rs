@@ -3,17 +3,17 @@
 use crate::cursor::Truncated;
 use std::fmt;
 
-/// The code of a transport error, as CONNECTION_CLOSE frames of type 0x1c carry it.
+/// The code of a transport error, as carried by CONNECTION_CLOSE frames of type 0x1c.
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
 pub struct TransportErrorCode(pub u64);
 
-/// Defines the codes and their names in one table, for neither may lack in the other.
+/// Defines the codes and their names in one table, so that each has both.
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $value:literal;)+) => {
         impl TransportErrorCode {
             $($(#[doc = $doc])+ pub const $name: Self = Self($value);)+
 
-            /// The name that the RFC gives to the code; `None` for those without one of their own.
+            /// The name of the code in the RFC; `None` for those without one of their own.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
@@ -28,7 +28,7 @@ macro_rules! codes {
 codes! {
     /// The connection is closed abruptly, without an error.
     NO_ERROR = 0x00;
-    /// The endpoint met an internal error and cannot go on.
+    /// The endpoint met an internal error and cannot continue.
     INTERNAL_ERROR = 0x01;
     /// The server refused a new connection.
     CONNECTION_REFUSED = 0x02;

@@ -11,9 +11,9 @@
 //!   Writer ◄── header::write_short, header::write_long, frame::write::*  one function a frame
 //! ```
 //!
-//! Nothing here keeps state, knows a key, or reads a clock. Reading never allocates: whatever has a
-//! length borrows from the datagram. Every read is bounded; a malformed input gives the error code
-//! that the RFC asks for.
+//! Nothing here keeps state, knows a key, or reads a clock. Reading never allocates: fields of
+//! variable length borrow from the datagram. Every read is bounded; a malformed input gives the
+//! error code that the RFC requires.
 
 pub mod connection_id;
 pub mod cursor;

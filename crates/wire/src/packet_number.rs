@@ -1,7 +1,7 @@
 //! Packet numbers on the wire: RFC 9000 §17.1 and appendices A.2 and A.3.
 //!
 //! A header carries the one to four low bytes of a packet number. The sender chooses how many from
-//! what the peer has acknowledged, the receiver finds the number nearest to the one it expects.
+//! what the peer has acknowledged; the receiver finds the number nearest to the one it expects.
 
 use crate::cursor::Writer;
 use crate::varint;
@@ -10,7 +10,7 @@ use crate::varint;
 /// `largest_acked` (`None`: nothing yet) decodes it.
 ///
 /// Before the first acknowledgement the full number has to be sent (RFC 9000 §17.1); a caller that
-/// sends 2^31 packets into the void gets 4 all the same.
+/// sends 2^31 unacknowledged packets gets 4 all the same.
 #[inline]
 #[must_use]
 pub const fn encoded_len(pn: u64, largest_acked: Option<u64>) -> usize {
@@ -19,7 +19,7 @@ pub const fn encoded_len(pn: u64, largest_acked: Option<u64>) -> usize {
         None => pn.saturating_add(1),
     };
     // RFC 9000 §17.1: able to represent *more than* twice the range. (The logarithm of A.2 is one
-    // bit short of that where the range is a power of two.)
+    // bit short of that if the range is a power of two.)
     let bits = 64 - unacknowledged.saturating_mul(2).leading_zeros();
     let bytes = bits.div_ceil(8) as usize;
     if bytes < 1 {
@@ -31,9 +31,9 @@ pub const fn encoded_len(pn: u64, largest_acked: Option<u64>) -> usize {
     }
 }
 
-/// The packet number nearest to the one expected next whose low `len` bytes are `truncated`
-/// (RFC 9000 A.3). `len` is 1 to 4; `largest` is the largest number received in a packet that was
-/// authenticated, in the same number space.
+/// The packet number nearest to the next expected one whose low `len` bytes are `truncated` (RFC
+/// 9000 A.3). `len` is 1 to 4; `largest` is the largest number received in an authenticated packet
+/// of the same number space.
 #[inline]
 #[must_use]
 pub const fn expand(truncated: u64, len: usize, largest: Option<u64>) -> u64 {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     proptest! {
-        // What the sender chooses, the receiver understands, whatever arrived in between.
+        // The receiver understands what the sender chooses, whatever arrived in between.
         #[test]
         fn a_number_of_the_chosen_length_is_recovered(
             acked in proptest::option::of(0..varint::MAX - (1 << 33)),

@@ -21,7 +21,7 @@ impl Side {
     }
 }
 
-/// In which directions a stream carries data.
+/// The directions in which a stream carries data.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
     /// Both ways.
@@ -30,7 +30,7 @@ pub enum Direction {
     Unidirectional = 1,
 }
 
-/// How many streams of one kind there can be: 2^60, for an id has 62 bits (RFC 9000 §4.6).
+/// How many streams of one kind there can be: 2^60, because an id has 62 bits (RFC 9000 §4.6).
 pub const MAX_COUNT: u64 = 1 << 60;
 
 /// A stream id: who opened the stream, its direction, and its index among those of its kind.
@@ -68,7 +68,7 @@ impl StreamId {
         }
     }
 
-    /// Which one it is, from 0, among the streams of the same initiator and direction.
+    /// Its index, from 0, among the streams of the same initiator and direction.
     #[inline]
     #[must_use]
     pub const fn index(self) -> u64 {

@@ -41,9 +41,9 @@ mod id {
 /// The server's preferred address (RFC 9000 §9.6, §18.2).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct PreferredAddress {
-    /// The address for IPv4; `None` where the server sent 0.0.0.0:0.
+    /// The address for IPv4; `None` if the server sent 0.0.0.0:0.
     pub ipv4: Option<SocketAddrV4>,
-    /// The address for IPv6; `None` where the server sent \[::\]:0.
+    /// The address for IPv6; `None` if the server sent \[::\]:0.
     pub ipv6: Option<SocketAddrV6>,
     /// The connection id with sequence number 1; not empty.
     pub connection_id: ConnectionId,
@@ -51,10 +51,10 @@ pub struct PreferredAddress {
     pub stateless_reset_token: [u8; 16],
 }
 
-/// Versions kept of a list that a peer sent.
+/// Versions kept from a list that a peer sent.
 const MAX_VERSIONS: usize = 16;
 
-/// The version that one end has chosen and those that it has (RFC 9368 §3).
+/// The version that one end has chosen, and those that it supports (RFC 9368 §3).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct VersionInformation {
     /// The version of this connection, as the sender sees it.
@@ -64,7 +64,8 @@ pub struct VersionInformation {
 }
 
 impl VersionInformation {
-    /// What an end says that has `available`, its favourite first; more than 16 are left out.
+    /// The information of an end with these `available` versions, its favourite first; any beyond
+    /// 16 are omitted.
     #[must_use]
     pub fn new(chosen: u32, available: &[u32]) -> Self {
         let mut new = Self {
@@ -77,8 +78,8 @@ impl VersionInformation {
     }
 
     /// A client's versions that fit its first flight, its favourite first; a server's fully
-    /// deployed ones in any order. Of a long list the first 16, reserved ones (RFC 9000 §15) not
-    /// counted: they are never selected.
+    /// deployed ones in any order. Only the first 16 of a long list, not counting reserved ones
+    /// (RFC 9000 §15), which are never selected.
     #[must_use]
     pub fn available(&self) -> &[u32] {
         &self.available[..self.len]
@@ -91,7 +92,7 @@ impl VersionInformation {
         }
     }
 
-    /// RFC 9368 §4: what is a parsing failure.
+    /// RFC 9368 §4: the conditions for a parsing failure.
     fn read(value: Value<'_>, sender: Side) -> Result<Self, Invalid> {
         let mut r = Reader::new(value.0);
         let mut read = Self::new(r.u32()?, &[]);
@@ -117,12 +118,12 @@ impl VersionInformation {
     }
 }
 
-/// What one end declares in the handshake. [`Default`] is what an absent parameter means.
+/// One end's declarations in the handshake. [`Default`] is the meaning of absent parameters.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TransportParameters {
     /// Destination connection id of the client's first Initial. Server only.
     pub original_destination_connection_id: Option<ConnectionId>,
-    /// Idle timeout in milliseconds; 0 is none.
+    /// Idle timeout in milliseconds; 0 means none.
     pub max_idle_timeout_ms: u64,
     /// Stateless reset token for the connection id of the handshake. Server only.
     pub stateless_reset_token: Option<[u8; 16]>,
@@ -140,32 +141,32 @@ pub struct TransportParameters {
     pub initial_max_streams_bidi: u64,
     /// Unidirectional streams that the peer may open at first; at most 2^60.
     pub initial_max_streams_uni: u64,
-    /// By how many bits this end shifts the delays in its ACK frames; at most 20.
+    /// The shift of the delays in this end's ACK frames, in bits; at most 20.
     pub ack_delay_exponent: u64,
     /// How long this end delays acknowledgements, in milliseconds; below 2^14.
     pub max_ack_delay_ms: u64,
     /// The peer must not migrate to another address of its own.
     pub disable_active_migration: bool,
-    /// Where the client is to move to after the handshake. Server only.
+    /// Where the client should move after the handshake. Server only.
     pub preferred_address: Option<PreferredAddress>,
-    /// How many connection ids of the peer's this end stores; at least 2.
+    /// How many of the peer's connection ids this end stores; at least 2.
     pub active_connection_id_limit: u64,
     /// Source connection id of this end's first Initial.
     pub initial_source_connection_id: Option<ConnectionId>,
     /// Source connection id of the Retry packet. Server only.
     pub retry_source_connection_id: Option<ConnectionId>,
-    /// The version chosen and those that there are (RFC 9368 §3).
+    /// The chosen and available versions (RFC 9368 §3).
     pub version_information: Option<VersionInformation>,
-    /// Largest DATAGRAM frame that this end receives, in bytes, type and length included; `None` is
-    /// no DATAGRAM frames, and so is the value 0 (RFC 9221 §3).
+    /// Largest DATAGRAM frame that this end receives, in bytes, type and length included; `None`
+    /// means no DATAGRAM frames, and so does the value 0 (RFC 9221 §3).
     pub max_datagram_frame_size: Option<u64>,
-    /// This end takes packets with any value of the fixed bit (RFC 9287 §3).
+    /// This end accepts packets with any value of the fixed bit (RFC 9287 §3).
     pub grease_quic_bit: bool,
-    /// The shortest time, in microseconds, for which this end holds an acknowledgement back where
-    /// it is asked to; `None` is no ACK_FREQUENCY and no IMMEDIATE_ACK frames. At most
-    /// `max_ack_delay_ms` (draft-ietf-quic-ack-frequency §3).
+    /// The shortest time, in microseconds, for which this end delays an acknowledgement on request;
+    /// `None` means no ACK_FREQUENCY and no IMMEDIATE_ACK frames. At most `max_ack_delay_ms`
+    /// (draft-ietf-quic-ack-frequency §3).
     pub min_ack_delay_us: Option<u64>,
-    /// This end takes RESET_STREAM_AT frames (draft-ietf-quic-reliable-stream-reset §3).
+    /// This end accepts RESET_STREAM_AT frames (draft-ietf-quic-reliable-stream-reset §3).
     pub reset_stream_at: bool,
 }
 
@@ -199,10 +200,10 @@ impl Default for TransportParameters {
 }
 
 impl TransportParameters {
-    /// Appends the encoding to `out`. Parameters that have their default value are left out.
+    /// Appends the encoding to `out`. Parameters with their default value are omitted.
     ///
-    /// `grease` adds a parameter that means nothing, with this identifier (of the form 31 * N + 27,
-    /// RFC 9000 §18.1) and length, to keep peers tolerant of unknown ones.
+    /// `grease` adds a meaningless parameter with this identifier (of the form 31 * N + 27, RFC
+    /// 9000 §18.1) and length, to keep peers tolerant of unknown ones.
     pub fn encode(&self, out: &mut Vec<u8>, grease: Option<(u64, u8)>) {
         let default = Self::default();
         put_id(
@@ -306,13 +307,12 @@ impl TransportParameters {
     /// Reads the parameters that `sender` sent. Unknown ones are ignored (RFC 9000 §7.4.2).
     ///
     /// The connection ids are not compared with those of the packets: that is left to the caller,
-    /// which knows them, and finds the absence of a required one in the same comparison (RFC 9000
-    /// §7.3).
+    /// which knows them and detects a missing required one in the same comparison (RFC 9000 §7.3).
     ///
     /// # Errors
-    /// TRANSPORT_PARAMETER_ERROR for whatever breaks RFC 9000 §7.4 or §18.2: a parameter that
+    /// TRANSPORT_PARAMETER_ERROR for any violation of RFC 9000 §7.4 or §18.2: a parameter that
     /// occurs twice, is out of range, has a wrong length, or may not come from this sender.
-    /// (Repetitions of unknown parameters are let pass: to find them would take a list of what a
+    /// (Repeated unknown parameters are ignored: detecting them would take a list of whatever a
     /// peer made up.)
     pub fn decode(bytes: &[u8], sender: Side) -> Result<Self, TransportError> {
         decode(bytes, sender).map_err(|Invalid(reason)| {
@@ -321,7 +321,7 @@ impl TransportParameters {
     }
 }
 
-/// What is wrong with a parameter.
+/// Why a parameter is invalid.
 struct Invalid(&'static str);
 
 impl From<Truncated> for Invalid {
@@ -354,7 +354,7 @@ fn decode(bytes: &[u8], sender: Side) -> Result<TransportParameters, Invalid> {
         if !read_one(&mut parameters, id, value, sender)? {
             continue;
         }
-        // RFC 9000 §7.4: no parameter occurs twice. All known identifiers but two are below 62.
+        // RFC 9000 §7.4: no parameter occurs twice. All known identifiers except two are below 62.
         let bit = 1
             << match id {
                 id::MIN_ACK_DELAY => 62,
@@ -435,7 +435,7 @@ fn read_one(
             p.version_information = Some(VersionInformation::read(value, sender)?);
         }
         id::MAX_DATAGRAM_FRAME_SIZE => {
-            // RFC 9221 §3: the value 0 is the absent parameter.
+            // RFC 9221 §3: the value 0 is equivalent to an absent parameter.
             p.max_datagram_frame_size = Some(value.integer()?).filter(|&size| size > 0);
         }
         id::GREASE_QUIC_BIT => p.grease_quic_bit = value.flag()?,
@@ -468,7 +468,7 @@ impl Value<'_> {
         }
     }
 
-    /// RFC 9000 §4.6: more than 2^60 streams have no ids.
+    /// RFC 9000 §4.6: there are no ids for more than 2^60 streams.
     fn stream_count(self) -> Result<u64, Invalid> {
         self.integer_in(0, stream_id::MAX_COUNT, "more than 2^60 streams")
     }
@@ -507,7 +507,7 @@ impl PreferredAddress {
         if !r.is_empty() {
             return Err(Invalid("preferred_address of a wrong length"));
         }
-        // RFC 9000 §18.2: all zero where there is no address of that family.
+        // RFC 9000 §18.2: all zero if there is no address of that family.
         let ipv4 = Some(ipv4).filter(|a| !a.ip().is_unspecified() || a.port() != 0);
         let ipv6 = Some(ipv6).filter(|a| !a.ip().is_unspecified() || a.port() != 0);
         Ok(Self {

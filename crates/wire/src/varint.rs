@@ -1,5 +1,4 @@
-//! Variable-length integers: RFC 9000 §16. The reading and writing are in
-//! [`cursor`](crate::cursor).
+//! Variable-length integers: RFC 9000 §16. Reading and writing is in [`cursor`](crate::cursor).
 
 /// The largest value that a variable-length integer holds: 2^62 - 1.
 pub const MAX: u64 = (1 << 62) - 1;

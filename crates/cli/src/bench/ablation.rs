@@ -1,7 +1,7 @@
-//! The ways to combine header protection with the AEAD, side by side.
+//! The ways to combine header protection with the AEAD, compared.
 //!
-//! All ways of a cell take turns in the same rounds, so what one costs above the AEAD alone is not
-//! the machine's drift between them.
+//! All ways of a cell alternate in the same rounds, so that drift of the machine does not show up
+//! as a cost above the AEAD alone.
 
 use std::fmt::Write as _;
 
@@ -17,20 +17,20 @@ use super::table::ROUNDS;
 use super::{Group, ModeReport, SIZES, Setup, Subject, groups, reference};
 use crate::output::{print_json, say};
 
-/// Packets in a call: the most that one of the ways takes together.
+/// Packets in a call: the most that one of the ways handles together.
 const BATCHES: [usize; 1] = [32];
 
 /// A row of the table.
 #[derive(Clone, Copy)]
 struct Entry {
     side: Side,
-    /// In JSON.
+    /// Name in JSON.
     name: &'static str,
-    /// In the table.
+    /// Name in the table.
     title: &'static str,
 }
 
-/// The rows, in their order; the first one is what the others are compared with.
+/// The rows, in order; the others are compared with the first one.
 const ENTRIES: [Entry; 7] = [
     Entry {
         side: Side::Pieces(Way::AeadAlone),
@@ -70,7 +70,7 @@ const ENTRIES: [Entry; 7] = [
 ];
 
 impl Entry {
-    /// Why a cell has no such row, where it has none.
+    /// Why a cell lacks this row, if it does.
     fn missing(&self, course: &Course, cell: Cell) -> Option<String> {
         match self.side {
             Side::Pieces(Way::Batched(most)) if most > cell.batch => {
@@ -90,9 +90,9 @@ struct Row {
     #[serde(flatten)]
     subject: Subject,
     way: &'static str,
-    /// A packet.
+    /// Time per packet.
     ns: f64,
-    /// What the way adds to the AEAD alone, and the 95 % confidence interval of that.
+    /// What this way adds to the AEAD alone, and the 95 % confidence interval of that.
     overhead_ns: f64,
     overhead_percent: f64,
     overhead_low_percent: f64,
@@ -102,7 +102,7 @@ struct Row {
     quiet: bool,
 }
 
-/// A row that a cell does not have.
+/// A row missing from a cell.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 struct LeftOut {
     suite: &'static str,
@@ -113,7 +113,7 @@ struct LeftOut {
     reason: String,
 }
 
-/// Everything that is printed with `--json`.
+/// Everything printed with `--json`.
 #[derive(Serialize)]
 struct AblationReport {
     #[serde(flatten)]
@@ -121,7 +121,7 @@ struct AblationReport {
     left_out: Vec<LeftOut>,
 }
 
-/// The mode.
+/// Runs the mode.
 pub(super) fn main(args: &Protect) -> Result<()> {
     let groups = groups(args, &BATCHES, &SIZES)?;
     let wanted = args.rounds.unwrap_or(ROUNDS);
@@ -182,7 +182,7 @@ pub(super) fn main(args: &Protect) -> Result<()> {
     }
 }
 
-/// The entries of a cell; what is missing is noted, once for all sizes.
+/// The entries of a cell; missing ones are noted, once for all sizes.
 fn present(course: &Course, cell: Cell, left_out: &mut Vec<LeftOut>) -> Vec<Entry> {
     let mut entries = Vec::new();
     for entry in ENTRIES {

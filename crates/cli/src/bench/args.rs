@@ -22,7 +22,7 @@ impl Bench {
         matches!(self.part, Part::Core(_))
     }
 
-    /// Whether a program reads the results.
+    /// Whether the output is for a program.
     pub(crate) const fn is_json(&self) -> bool {
         match &self.part {
             Part::Protect(args) => args.json,
@@ -32,7 +32,7 @@ impl Bench {
     }
 }
 
-/// What can be measured by itself.
+/// The parts that can be measured in isolation.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Part {
     Protect(Protect),
@@ -44,8 +44,8 @@ pub(crate) enum Part {
 ///
 /// One endpoint's bundles of full packets (1450 bytes of stream data each) go directly into the
 /// other's receive path, four bundles per turn as a worker takes them, and acknowledgements go
-/// back. Figures are CPU time, medians of rounds that alternate with copying a packet's bytes from
-/// uncached memory.
+/// back. Figures are CPU time: medians of rounds, which alternate with rounds that copy a packet's
+/// bytes from uncached memory.
 #[derive(Args, Debug)]
 pub(crate) struct Core {
     /// Number of streams that send at the same time; separate several values with commas
@@ -80,7 +80,7 @@ pub(crate) struct Idle {
     #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = squall_yard::parse::seconds)]
     pub(crate) time: Duration,
 
-    /// Bytes that every connection transfers each way before it is idle (K, M and G are powers of
+    /// Bytes that every connection transfers each way before it goes idle (K, M and G are powers of
     /// ten)
     #[arg(long, value_name = "BYTES", value_parser = squall_yard::parse::size)]
     pub(crate) moved: Option<u64>,
@@ -118,10 +118,10 @@ fn core_rounds(text: &str) -> Result<usize, String> {
 /// Measure packet protection: ns per packet without and with header protection, by size and batch
 ///
 /// Packets have a 13-byte header (8-byte connection id, 4-byte packet number). 64 distinct packets
-/// are processed in turn in cache-sized buffers, under keys that were expanded beforehand. Runs
-/// without and with header protection alternate; a pair is dropped if one of the fixed loops of
-/// additions around it was more than 3 % slower than its best. Figures are lower quartiles; the
-/// interval contains the overhead with 95 % confidence. Bytes are bytes of payload.
+/// are processed in turn in cache-sized buffers, with keys expanded beforehand. Runs without and
+/// with header protection alternate; a pair is dropped if one of the fixed loops of additions
+/// around it was more than 3 % slower than its best. Figures are lower quartiles; the interval
+/// contains the overhead with 95 % confidence. Sizes are bytes of payload.
 ///
 /// Without --ablation, --threads and --mixed, the table has the layout of the WinQuic measurement.
 #[derive(Args, Debug)]
@@ -171,16 +171,16 @@ pub(crate) struct Protect {
     #[arg(long, conflicts_with_all = ["threads", "mixed", "plot"])]
     pub(crate) ablation: bool,
 
-    /// Throughput per thread as threads are added: 4 means one and four, 1..4 means one to four
+    /// Measure throughput per thread as threads are added: 4 means one and four, 1..4 one to four
     #[arg(long, value_name = "N", value_parser = threads, conflicts_with_all = ["mixed", "plot"])]
     pub(crate) threads: Option<Threads>,
 
-    /// Slowdown of text compression on all cores when this share of its time, such as 0.1, goes to
-    /// packet protection; measures every available kernel unless --kernel is given
+    /// Measure how much text compression on all cores slows down when this share of its time, such
+    /// as 0.1, goes to packet protection; covers every available kernel unless --kernel is given
     #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with = "plot")]
     pub(crate) mixed: Option<f64>,
 
-    /// Draw ns against size into this SVG file
+    /// Plot ns against size in this SVG file
     #[arg(long, value_name = "FILE.svg", value_parser = squall_yard::parse::svg)]
     pub(crate) plot: Option<PathBuf>,
 
@@ -201,7 +201,7 @@ pub(crate) enum SuiteName {
     All,
 }
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Seal,
@@ -218,7 +218,7 @@ impl Direction {
     }
 }
 
-/// Numbers of threads, ascending, the first one 1.
+/// Numbers of threads, in ascending order, starting with 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Threads(pub(crate) Vec<usize>);
 
@@ -244,18 +244,18 @@ impl Protect {
             .collect()
     }
 
-    /// The batches to measure, or those of the mode.
+    /// The batches to measure, or the mode's default.
     pub(crate) fn batches(&self, default: &[usize]) -> Vec<usize> {
         given_or(&self.batch, default)
     }
 
-    /// The sizes to measure, or those of the mode.
+    /// The sizes to measure, or the mode's default.
     pub(crate) fn sizes(&self, default: &[usize]) -> Vec<usize> {
         given_or(&self.sizes, default)
     }
 }
 
-/// The given values, ascending and each once; the default if there are none.
+/// The given values without duplicates, in ascending order; the default if there are none.
 fn given_or(given: &[usize], default: &[usize]) -> Vec<usize> {
     let mut values = if given.is_empty() { default } else { given }.to_vec();
     values.sort_unstable();
@@ -282,7 +282,7 @@ fn batch(text: &str) -> Result<usize, String> {
     number(text, 1..=MAX_GROUP)
 }
 
-/// 65507 bytes are the largest UDP payload over IPv4, more than a packet's own payload can be.
+/// 65507 bytes is the largest UDP payload over IPv4, more than a packet's own payload can be.
 fn size(text: &str) -> Result<usize, String> {
     number(text, 1..=65_507)
 }
@@ -302,7 +302,7 @@ fn threads(text: &str) -> Result<Threads, String> {
     if first > last {
         return Err(wrong());
     }
-    // One thread alone is what the others are a share of.
+    // The shares of the others are relative to a single thread.
     let alone = (first > 1).then_some(1);
     Ok(Threads(alone.into_iter().chain(first..=last).collect()))
 }

@@ -1,13 +1,13 @@
-//! `squall bench core`: what the transport costs without sockets.
+//! `squall bench core`: the cost of the transport without sockets.
 //!
 //! ```text
 //!   turn:  write, transmit up to 4 bundles      the sender's time
 //!          route, receive, read, transmit ACKs  the receiver's
 //!          route, receive the ACKs              the sender's
 //! ```
-//! One endpoint's transmit buffers go straight into the other's `receive`. A copy of one packet's
-//! bytes from memory that no cache holds is measured in turns with it, and an empty loop with as
-//! many looks at the clock is taken off.
+//! One endpoint's transmit buffers go straight into the other's `receive`. Rounds alternate with a
+//! copy of one packet's bytes from uncached memory. The time of an empty loop that reads the clock
+//! as often is subtracted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,15 +28,15 @@ use crate::output::{print_json, say};
 
 /// Bytes of stream data in a full packet.
 const PAYLOAD: usize = 1450;
-/// UDP payload of such a packet: short header with an id of 8 bytes and a number of 2 to 4, a frame
-/// header of up to 12, the tag.
+/// UDP payload of such a packet: short header with an 8-byte id and a 2- to 4-byte number, a frame
+/// header of up to 12 bytes, the tag.
 const UDP_PAYLOAD: u16 = 1490;
-/// Bytes that the application sends from, again and again: more than any cache holds.
+/// Size of the buffer that the application sends from repeatedly: larger than any cache.
 const SOURCE: usize = 256 << 20;
 /// Bytes of one write.
 const PIECE: usize = 256 << 10;
 
-/// What a turn cost each end, by the wall clock.
+/// The cost of a turn to each end, in wall-clock time.
 #[derive(Clone, Copy, Default)]
 struct Shares {
     sender: Duration,
@@ -53,7 +53,7 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// Connected, the path's size known.
+    /// A transfer that is connected, with the path's size known.
     fn new(source: Bytes) -> Result<Self> {
         let certificate = Certificate::generate()?;
         let transport = Arc::new(
@@ -83,7 +83,7 @@ impl Transfer {
         self.pair.server.connection(self.link.server)
     }
 
-    /// Opens streams of the server, each with something written so that both ends know them.
+    /// Opens streams of the server, each with something written so that both ends know it.
     fn open(&mut self, streams: usize) -> Result<Vec<StreamId>> {
         let connection = self.sender()?;
         let mut ids = Vec::new();
@@ -146,7 +146,7 @@ impl Transfer {
     }
 }
 
-/// CPU ns per packet, of one round.
+/// CPU ns per packet in one round.
 struct Round {
     sender: f64,
     receiver: f64,
@@ -188,7 +188,7 @@ fn round(link: &mut Transfer, streams: &[StreamId], wanted: u64) -> Result<Round
     Ok(Round {
         sender: ns * shares.sender.as_nanos() as f64 / parts,
         receiver: ns * shares.receiver.as_nanos() as f64 / parts,
-        // Ticks are wall-clock time; while another process has the core, they include its time.
+        // Ticks are wall-clock time; if another process has the core, they include its time.
         protection: protection / ticks.max(1) as f64 * wall.as_nanos() as f64 / count
             * (cpu.as_nanos() as f64 / wall.as_nanos() as f64).min(1.0),
     })
@@ -207,7 +207,7 @@ fn empty_loop(turns: u32) -> Duration {
     sys::thread_cpu() - began
 }
 
-/// CPU ns of a copy of one packet's bytes out of memory that is in no cache, into a buffer that is.
+/// CPU ns to copy one packet's bytes from uncached memory into a cached buffer.
 fn cold_copy(source: &[u8], packets: u64) -> f64 {
     let mut target = vec![0; 44 * PAYLOAD];
     let count = usize::try_from(packets)
@@ -229,15 +229,15 @@ struct Row {
     sender_ns: f64,
     receiver_ns: f64,
     total_ns: f64,
-    /// AEAD and header protection of both ends, in the total; zero in the build without.
+    /// AEAD and header protection of both ends, part of the total; zero in the unprotected build.
     protection_ns: f64,
-    /// The total without them.
+    /// The total without AEAD and header protection.
     transport_ns: f64,
-    /// `transport_ns` in copies.
+    /// `transport_ns` as a multiple of the copy.
     copies: f64,
 }
 
-/// Everything that `--json` prints.
+/// Everything printed with `--json`.
 #[derive(Debug, Serialize)]
 struct CoreReport {
     #[serde(flatten)]
@@ -245,17 +245,17 @@ struct CoreReport {
     /// Whether packets were protected: `false` in the build of `cargo xtask bench-core`.
     protected: bool,
     payload_bytes: usize,
-    /// Transport work of one stream, send and receive together, without protection.
+    /// Transport work for one stream, send and receive together, without protection.
     transport_ns_per_packet: f64,
     /// A cold copy of a packet's payload.
     copy_ns: f64,
 }
 
-/// The mode.
+/// Runs the mode.
 pub(super) fn main(args: &Core) -> Result<()> {
     let setup = Setup::new(args.rounds);
     if let Some(&core) = sys::allowed_cores().last() {
-        // Where pinning is refused the rounds are only noisier, and say so.
+        // If pinning is refused the rounds are only noisier, and are reported as such.
         let _ = sys::pin(core);
     }
     let mut source = vec![0_u8; SOURCE];
@@ -270,7 +270,7 @@ pub(super) fn main(args: &Core) -> Result<()> {
         for end in [&mut link.pair.server, &mut link.pair.client] {
             end.stages = Stages::on(squall::ticks);
         }
-        // Windows grow, buffers come into being.
+        // Lets windows grow and buffers be allocated.
         round(&mut link, &ids, args.packets)?;
         links.push((streams, link, ids, Vec::new()));
     }

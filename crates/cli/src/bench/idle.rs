@@ -1,11 +1,11 @@
-//! `squall bench idle`: what connections cost a server on which nothing happens.
+//! `squall bench idle`: what idle connections cost a server.
 //!
 //! ```text
 //!   this process                          a child: squall bench idle --serve
 //!   N clients' connections  ──────────►   a server that accepts, and waits
 //!   reads the child's memory and CPU time from the system, before and after
 //! ```
-//! Keep-alive is off at both ends, and the idle timeout is far away.
+//! Keep-alive is off at both ends, and the idle timeout is very long.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,30 +29,30 @@ use crate::output::{print_json, say};
 const ALPN: &[u8] = b"idle";
 /// Concurrent handshakes.
 const AT_A_TIME: usize = 50;
-/// How long it takes until the last packets of handshakes are sent: tickets, tokens,
-/// acknowledgements, probes of the path; and then until memory is given back.
+/// How long it takes until the last packets of handshakes are sent (tickets, tokens,
+/// acknowledgements, probes of the path), and then until memory is freed.
 const SETTLE: Duration = Duration::from_secs(8);
-/// How long the server's allocator takes to give memory back, at most.
+/// The longest time that the server's allocator takes to return memory.
 const TRIM: Duration = Duration::from_millis(500);
 /// No connection ends by itself.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// What was found.
+/// The results.
 #[derive(Debug, Serialize)]
 struct IdleReport {
     connections: usize,
-    /// Bytes that every connection had moved each way.
+    /// Bytes that every connection transferred each way beforehand.
     moved: u64,
-    /// Growth of the server's resident memory, in bytes a connection.
+    /// Growth of the server's resident memory, in bytes per connection.
     server_rss_per_connection: f64,
     /// The server's resident memory without connections, in bytes.
     server_rss_before: u64,
-    /// The server's CPU time in the measured time, in milliseconds.
+    /// The server's CPU time during the measurement, in milliseconds.
     server_cpu_ms: f64,
     seconds: f64,
 }
 
-/// The command.
+/// Runs the command.
 pub(crate) fn main(args: &Idle) -> Result<()> {
     if args.serve {
         return serve(args.connections);
@@ -64,7 +64,7 @@ pub(crate) fn main(args: &Idle) -> Result<()> {
         .map_err(context("cannot start"))?;
     let report = runtime.block_on(async {
         let client = client(server.address, args.connections)?;
-        // One connection goes first, for what the first one alone costs.
+        // One connection goes first, to exclude one-time costs.
         let first = connect(&client, server.address, 1).await?;
         move_data(&first, args.moved.unwrap_or(0)).await?;
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -119,7 +119,7 @@ fn transport() -> Arc<TransportConfig> {
     )
 }
 
-/// The child: accepts, prints its address, and waits until its input ends.
+/// The child: accepts, prints its address, and waits for the end of its input.
 fn serve(connections: usize) -> Result<()> {
     let mut tls = Certificate::generate()?.server(squall::provider())?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
@@ -144,20 +144,20 @@ fn serve(connections: usize) -> Result<()> {
             })
             .await;
     });
-    // The parent asks with a byte for memory that is free to be given back, and says that it is
-    // enough by closing the pipe.
+    // With a byte, the parent asks for free memory to be returned to the system; by closing the
+    // pipe, it ends this process.
     for _ in std::io::stdin().lock().bytes() {
         sys::trim_memory();
     }
     Ok(())
 }
 
-/// Bytes that one write hands over.
+/// Bytes of one write.
 const PIECE: usize = 64 * 1024;
-/// Connections that move data at a time.
+/// Connections that transfer data at a time.
 const MOVING: usize = 8;
 
-/// Has every connection send this many bytes and get as many back.
+/// Makes every connection send this many bytes and receive as many.
 async fn move_data(connections: &[Connection], bytes: u64) -> Result<()> {
     if bytes == 0 {
         return Ok(());
@@ -195,7 +195,7 @@ async fn move_both_ways(connection: &Connection, bytes: u64) -> Result<()> {
     }
 }
 
-/// Answers a stream with as many bytes as it brought.
+/// Answers a stream with as many bytes as it received.
 async fn give_back(mut send: SendStream, mut recv: RecvStream) {
     let mut received = 0;
     while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
@@ -216,7 +216,7 @@ async fn write(send: &mut SendStream, bytes: u64) -> std::result::Result<(), Wri
     send.finish()
 }
 
-/// The server, from outside.
+/// The server, as seen by its parent.
 struct Server {
     child: Child,
     address: SocketAddr,
@@ -245,7 +245,7 @@ impl Server {
         Ok(Self { child, address })
     }
 
-    /// Resident memory in bytes, without what the allocator keeps of memory that was freed.
+    /// Resident memory in bytes, without freed memory that the allocator keeps.
     async fn rss(&mut self) -> Result<u64> {
         if let Some(input) = &mut self.child.stdin {
             (input.write_all(b"t").and_then(|()| input.flush()))
@@ -273,7 +273,7 @@ impl Server {
 
     fn stop(&mut self) {
         drop(self.child.stdin.take());
-        // It has nothing left to say.
+        // It has nothing more to report.
         let _ = self.child.wait();
     }
 }

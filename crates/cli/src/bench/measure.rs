@@ -1,20 +1,20 @@
-//! Rounds of alternated sides over the same packets, each round next to a fixed loop.
+//! Rounds of alternating sides over the same packets, each round next to a fixed loop.
 //!
 //! ```text
 //!   a round     additions | side 1 | side 2 | ... | additions
 //!               the order of the sides turns with each round; one with slow additions is dropped
 //!   a side      restore | work, timed | restore | work, timed | ...  at least 40 µs of work
 //! ```
-//! Packets lie directly one after the other, 64 distinct ones and copies of them up to what the
-//! first-level cache holds. Restoring brings the bytes back to where they were, and into the cache.
+//! Packets lie back to back: 64 distinct ones, and copies of them up to the size of the first-level
+//! cache. Restoring resets the bytes, which also brings them into the cache.
 //!
 //! The additions are of two kinds: a chain in which each waits for the one before, and eight such
-//! chains side by side, which fill every unit that adds. Both take the same number of core cycles
-//! always: what they take longer than their best is what the machine lost to others, or to a lower
-//! clock. A sibling thread on the same core slows the second kind only, and packet protection with
-//! it. The best is that of the cell: a core that runs at another clock a minute later is no noise
-//! between two sides that take turns. The best of the chain is also what turns nanoseconds into
-//! core cycles; the time-stamp counter runs at a rate of its own.
+//! chains side by side, which fill every unit that adds. Both always take the same number of core
+//! cycles: any time beyond their best was lost to other work on the machine, or to a lower clock. A
+//! sibling thread on the same core slows only the second kind, and packet protection with it. The
+//! best is that of the cell: if a core's clock differs a minute later, that is no noise between two
+//! alternating sides. The best of the chain also converts nanoseconds into core cycles; the
+//! time-stamp counter runs at a rate of its own.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -38,14 +38,14 @@ pub(crate) const HEADER_LEN: usize = PN_OFFSET + 4;
 const FIRST_BYTE: u8 = 0x43;
 /// Bytes that copies of the 64 packets may take: as much as a first-level cache holds.
 const COPIES_LEN: usize = 32 * 1024;
-/// The least time that a side works in a round.
+/// The shortest time that a side works in a round.
 const LEAST_WORK: Duration = Duration::from_micros(40);
-/// Rounds that may be tried for each that is wanted, in one attempt.
+/// Rounds that may be tried for each wanted one, in one attempt.
 const TRIES: usize = 4;
 /// Attempts at a cell while the machine is too busy.
 const ATTEMPTS: usize = 3;
 
-/// What is measured in a row of a table.
+/// The subject of one row of a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) suite: Suite,
@@ -57,16 +57,16 @@ pub(crate) struct Cell {
     pub(crate) size: usize,
 }
 
-/// How a side works.
+/// What a side does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Side {
-    /// As the transport does: `PacketKey::seal`, or `HeaderKey::unprotect` and `PacketKey::open`.
+    /// The transport's calls: `PacketKey::seal`, or `HeaderKey::unprotect` and `PacketKey::open`.
     Shipped,
-    /// The pieces, put together in a way.
+    /// The pieces, combined in this way.
     Pieces(Way),
 }
 
-/// The packets at one moment.
+/// The packets in one state.
 #[derive(Clone)]
 struct Packets {
     /// Header, payload, and the tag or room for it, one packet directly after the other.
@@ -105,11 +105,11 @@ impl Packets {
     }
 }
 
-/// The place where the sides of a cell work.
+/// The memory that the sides of a cell work on.
 pub(crate) struct Course {
     cell: Cell,
     keys: Keys,
-    /// Before the work of a side without header protection, and of one with it.
+    /// The state before the work of a side without header protection, and of one with it.
     without: Packets,
     with: Packets,
     packets: Packets,
@@ -117,7 +117,7 @@ pub(crate) struct Course {
 
 impl Course {
     /// # Errors
-    /// The kernel does not have the suite.
+    /// The kernel does not support the suite.
     pub(crate) fn new(cell: Cell) -> Result<Self> {
         let keys = keys(cell.suite, cell.kernel).ok_or_else(|| {
             let (kernel, suite) = (cell.kernel.name(), suite_name(cell.suite));
@@ -143,12 +143,12 @@ impl Course {
                 *span = PacketSpan::new(plain.start, plain.len, plain.pn_offset);
             }
         }
-        // The keys of the measurement are new: what they kept for the sealing above is gone.
+        // Like new keys: nothing kept from the sealing above.
         course.keys.packet.shrink();
         Ok(course)
     }
 
-    /// The keys, to ask what their kernel can do.
+    /// The keys, to query what their kernel can do.
     pub(crate) fn keys(&self) -> &Keys {
         &self.keys
     }
@@ -158,7 +158,7 @@ impl Course {
         self.packets.spans.len()
     }
 
-    /// Puts the packets back to where the side begins.
+    /// Resets the packets to the state in which the side begins.
     pub(crate) fn restore(&mut self, side: Side) {
         let pristine = match side {
             Side::Pieces(Way::AeadAlone) => &self.without,
@@ -167,7 +167,7 @@ impl Course {
         self.packets.restore(pristine);
     }
 
-    /// Works on all packets once, a batch a call.
+    /// Works on all packets once, a batch per call.
     pub(crate) fn work(&mut self, side: Side) {
         let Keys { packet, header } = &mut self.keys;
         let Packets { buf, spans } = black_box(&mut self.packets);
@@ -192,7 +192,7 @@ impl Course {
     /// Whether the last work left every packet sealed or opened.
     ///
     /// # Errors
-    /// It did not: a figure would be that of a refusal.
+    /// It did not: the figure would be that of a refusal.
     pub(crate) fn check(&self) -> Result<()> {
         if self
             .packets
@@ -241,19 +241,19 @@ impl Additions {
 pub(crate) struct Reference {
     /// The shortest times of this cell; `None` on an architecture without the loops.
     best: Option<Additions>,
-    /// What it costs to look at the clock twice.
+    /// The cost of reading the clock twice.
     clock_cost: Duration,
 }
 
 impl Reference {
-    /// In the chain; about 15 µs.
+    /// Additions in the chain; about 15 µs.
     const ADDITIONS: u64 = 64 * 1_000;
-    /// Side by side; about 10 µs.
+    /// Additions side by side; about 10 µs.
     const SIDE_BY_SIDE: u64 = 64 * 2_500;
-    /// A round is dropped when a loop takes more of its best than this.
+    /// A round is dropped if a loop takes more than this multiple of its best.
     pub(crate) const MOST: f64 = 1.03;
 
-    /// Finds the best over some milliseconds, which also wakes the core's clock up.
+    /// Finds the best over some milliseconds, which also raises the core's clock.
     pub(crate) fn calibrate() -> Self {
         let looks = (0..1_000).map(|_| Instant::now().elapsed());
         let mut reference = Self {
@@ -288,7 +288,7 @@ impl Reference {
         took
     }
 
-    /// Whether a run of the loops that took so long had the core to itself.
+    /// Whether a run of the loops that took this long had the core to itself.
     fn is_steady(&self, took: Additions) -> bool {
         let within =
             |took: Duration, best: Duration| took.as_secs_f64() <= best.as_secs_f64() * Self::MOST;
@@ -297,25 +297,25 @@ impl Reference {
         })
     }
 
-    /// The core's clock, where the chain is known.
+    /// The core's clock, if the chain exists for this architecture.
     pub(crate) fn core_ghz(&self) -> Option<f64> {
         let best = self.best.filter(|best| !best.chain.is_zero())?;
         Some(Self::ADDITIONS as f64 / (best.chain.as_secs_f64() * 1e9))
     }
 }
 
-/// One round as it was measured.
+/// One measured round.
 struct Round {
-    /// ns per packet, one for each side.
+    /// ns per packet, one value for each side.
     ns: Vec<f64>,
     /// The slower of the two runs of additions around it, for each kind.
     additions: Additions,
 }
 
-/// Figures of the rounds that count.
+/// Figures of the valid rounds.
 #[derive(Clone, Debug)]
 pub(crate) struct Samples {
-    /// For each side ns per packet; values at the same index are of the same round.
+    /// For each side, ns per packet; values at the same index are from the same round.
     pub(crate) sides: Vec<Vec<f64>>,
     pub(crate) used: usize,
     pub(crate) dropped: usize,
@@ -323,7 +323,7 @@ pub(crate) struct Samples {
     pub(crate) quiet: bool,
 }
 
-/// Measures sides over the packets of a course until as many rounds were steady as are wanted.
+/// Measures sides over the packets of a course until enough rounds were steady.
 ///
 /// # Errors
 /// A packet was refused.
@@ -341,7 +341,7 @@ pub(crate) fn measure(
         if samples.quiet || attempt == ATTEMPTS {
             return Ok(samples);
         }
-        // Perhaps the clock was up for a moment, and everything else is slow in comparison.
+        // Perhaps the clock was high for a moment, and everything else is slow in comparison.
         dropped = samples.dropped + samples.used;
     }
     Err(Failure::new("no attempt was made"))
@@ -377,11 +377,11 @@ fn attempt_to(
     Ok(sift(&rounds, sides.len(), wanted, reference))
 }
 
-/// How many passes make the least time that a side works, by the fastest side.
+/// How many passes the fastest side makes in the shortest working time.
 fn passes(course: &mut Course, sides: &[Side], reference: &Reference) -> Result<u32> {
     let mut shortest = LEAST_WORK;
     for &side in sides {
-        // Some passes for caches, branch predictors and what a busy key builds.
+        // Some passes to warm caches, branch predictors and what a busy key builds.
         for _ in 0..4 {
             shortest = shortest.min(course.pass(side, reference.clock_cost));
         }
@@ -416,7 +416,7 @@ fn round(
     Ok(Round { ns, additions })
 }
 
-/// Keeps the steady rounds. Where hardly any is, all are kept and the figures called noisy: a
+/// Keeps the steady rounds. If there are hardly any, all are kept and the figures called noisy: a
 /// figure from a handful of rounds would look better than it is.
 fn sift(rounds: &[Round], sides: usize, wanted: usize, reference: &Reference) -> Samples {
     let steady: Vec<&Round> = rounds
@@ -530,7 +530,7 @@ mod tests {
             ns: vec![ns],
             additions: additions(chain, side_by_side),
         };
-        // A sibling thread slows the additions side by side, and leaves the chain as it is.
+        // A sibling thread slows the additions side by side, but not the chain.
         for slow in [(10_301, 20_000), (10_000, 20_601)] {
             let rounds = [
                 round(1.0, 10_299, 20_599),

@@ -1,13 +1,13 @@
-//! An ordinary workload on all cores, a share of whose time goes to packet protection: what wide
-//! instructions cost code that does not use them.
+//! An ordinary workload on all cores, with a share of the time spent on packet protection: what
+//! wide instructions cost code that does not use them.
 //!
 //! ```text
 //!   each core    compress 32 KiB of text | seal or open packets | compress | seal or open | ...
 //! ```
-//! The time for the packets is known and taken out. What is left is how much longer the same text
-//! takes to compress: a core's clock lowered by 512-bit multiplies, caches that were swept, buffers
-//! and predictors that were trained on other code. Every kernel sweeps the same caches, so it is
-//! the difference between kernels that speaks about their instructions.
+//! The time for the packets is known and subtracted. What remains is how much longer the same text
+//! takes to compress: because 512-bit multiplies lower the core's clock, caches are swept, and
+//! buffers and predictors are trained on other code. Every kernel sweeps the same caches, so the
+//! difference between kernels is due to their instructions.
 
 use std::sync::Barrier;
 use std::thread;
@@ -34,35 +34,35 @@ const RUN: Duration = Duration::from_millis(200);
 /// Text that is compressed in one go: about a millisecond.
 const TEXT_LEN: usize = 32 * 1024;
 
-/// A kernel among the text.
+/// A kernel mixed with the text.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     #[serde(flatten)]
     subject: Subject,
-    /// Of the time for text and packets: what the packets took.
+    /// The packets' share of the time for text and packets.
     share: f64,
-    /// A packet, in core time, among the text.
+    /// Core time per packet, mixed with the text.
     ns: f64,
-    /// Text, each core, over the time that was left for it.
+    /// Text per core, over the time left for it.
     text_mb_per_s: f64,
-    /// What the text took longer than alone, in the same repetition: median and quartiles.
+    /// How much longer the text took than alone in the same repetition: median and quartiles.
     slowdown_percent: f64,
     slowdown_low_percent: f64,
     slowdown_high_percent: f64,
 }
 
-/// Everything that is printed with `--json`.
+/// Everything printed with `--json`.
 #[derive(Serialize)]
 struct MixedReport {
     #[serde(flatten)]
     report: ModeReport<Row>,
     cores: usize,
     share_wanted: f64,
-    /// Text alone, each core.
+    /// Text alone, per core.
     text_mb_per_s: f64,
 }
 
-/// What all cores did in one repetition.
+/// The work of all cores in one repetition.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     texts: u64,
@@ -86,7 +86,7 @@ impl Tally {
     }
 }
 
-/// The mode.
+/// Runs the mode.
 pub(super) fn main(args: &Protect, share: f64) -> Result<()> {
     let batch = single(&args.batches(&[8]), "--batch", "--mixed")?;
     let size = single(&args.sizes(&[1450]), "--sizes", "--mixed")?;
@@ -126,7 +126,7 @@ pub(super) fn main(args: &Protect, share: f64) -> Result<()> {
     }
 }
 
-/// Runs text alone and every cell in turns; first come the tallies of text alone.
+/// Runs text alone and every cell in turn; the tallies of text alone come first.
 fn measure(
     cells: &[Cell],
     share: f64,
@@ -303,7 +303,7 @@ fn work(
     Ok(tally)
 }
 
-/// The ordinary work: the same text over and over, into the same room.
+/// The ordinary work: the same text over and over, into the same buffer.
 struct Compressor {
     text: Vec<u8>,
     room: Vec<u8>,

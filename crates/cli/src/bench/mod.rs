@@ -1,6 +1,6 @@
-//! `squall bench protect`: what protecting a packet costs, and what header protection adds. `squall
-//! bench core`: what the rest of the transport costs (core.rs). `squall bench idle`: connections on
-//! which nothing happens (idle.rs).
+//! `squall bench protect`: the cost of protecting a packet, and what header protection adds.
+//! `squall bench core`: the cost of the rest of the transport (core.rs). `squall bench idle`: idle
+//! connections (idle.rs).
 //!
 //! ```text
 //!   args -> Plan: cells (suite, kernel, direction, batch, size)
@@ -12,8 +12,8 @@
 //!             +-- threads    the same work on more and more cores
 //!             +-- mixed      text compression on all cores, a kernel in between  (text: the text)
 //! ```
-//! Overhead of header protection: the lower quartile of the rounds with it over the lower quartile
-//! of those without, minus one; the interval is a bootstrap of whole pairs.
+//! Overhead of header protection: the lower quartile of the rounds with it divided by the lower
+//! quartile of those without, minus one; the interval is a bootstrap of whole pairs.
 
 mod ablation;
 pub(crate) mod args;
@@ -36,7 +36,7 @@ use crate::output::print_json;
 use args::{Bench, Part, Protect};
 use measure::{Cell, HEADER_LEN, PACKETS, Reference};
 
-/// The command.
+/// Runs the command.
 pub(crate) fn main(bench: Bench) -> Result<()> {
     let args = match bench.part {
         Part::Protect(args) => args,
@@ -54,7 +54,7 @@ pub(crate) fn main(bench: Bench) -> Result<()> {
 /// The sizes of the WinQuic measurement, in bytes of payload, and 1,280: the least MTU of IPv6.
 const SIZES: [usize; 9] = [4, 16, 64, 256, 600, 1000, 1200, 1280, 1450];
 
-/// Cells that differ in size only: what becomes one table.
+/// Cells that differ only in size: they become one table.
 struct Group {
     cells: Vec<Cell>,
     title: String,
@@ -63,7 +63,7 @@ struct Group {
 /// The cells that the arguments name, in the order of the report.
 ///
 /// # Errors
-/// A kernel does not have a suite.
+/// A kernel does not support a suite.
 fn groups(args: &Protect, batches: &[usize], sizes: &[usize]) -> Result<Vec<Group>> {
     let mut groups = Vec::new();
     for suite in args.suites() {
@@ -101,7 +101,7 @@ fn groups(args: &Protect, batches: &[usize], sizes: &[usize]) -> Result<Vec<Grou
 /// The kernels that the arguments name for a suite: one, or all that have it.
 ///
 /// # Errors
-/// The kernel does not have the suite.
+/// The kernel does not support the suite.
 fn kernels_of(
     args: &Protect,
     suite: squall_protect::Suite,
@@ -112,7 +112,7 @@ fn kernels_of(
     }
 }
 
-/// What a row is about, in JSON.
+/// The subject of a row, in JSON.
 #[derive(Clone, Debug, Serialize)]
 struct Subject {
     suite: &'static str,
@@ -134,11 +134,11 @@ impl From<Cell> for Subject {
     }
 }
 
-/// What was measured with, in JSON.
+/// The setup of the measurement, in JSON.
 #[derive(Clone, Debug, Serialize)]
 struct Setup {
     cpu: String,
-    /// The core's clock, by a chain of additions; absent on an architecture without one here.
+    /// The core's clock, measured by a chain of additions; absent on an architecture without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     core_ghz: Option<f64>,
     rounds: usize,
@@ -147,7 +147,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// To be made before this thread is pinned: the machine has more cores than one.
+    /// Call it before this thread is pinned, while it sees all cores.
     fn new(rounds: usize) -> Self {
         Self {
             cpu: Cpu::read().title(),
@@ -193,10 +193,10 @@ impl<R: Serialize> ModeReport<R> {
     }
 }
 
-/// One value of a list that this mode takes one of.
+/// The only value of a list, for a mode that takes one.
 ///
 /// # Errors
-/// More than one.
+/// There are several values.
 fn single(values: &[usize], option: &str, mode: &str) -> Result<usize> {
     match values {
         [value] => Ok(*value),
@@ -207,7 +207,7 @@ fn single(values: &[usize], option: &str, mode: &str) -> Result<usize> {
 /// The fixed loop, measured on the core where the work will be.
 fn reference() -> Reference {
     if let Some(&core) = squall_yard::sys::allowed_cores().last() {
-        // Where pinning is refused the rounds are only noisier, and say so.
+        // If pinning is refused the rounds are only noisier, and are reported as such.
         let _ = squall_yard::sys::pin(core);
     }
     Reference::calibrate()

@@ -3,7 +3,7 @@
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A line on standard error, drawn by the measuring thread between two measurements: a thread of
-/// its own would take turns with them. Gone when dropped.
+/// its own would compete with them. Gone when dropped.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
@@ -17,22 +17,22 @@ impl Progress {
         Self(bar)
     }
 
-    /// What is measured next.
+    /// Shows what is measured next.
     pub(crate) fn show(&self, text: String) {
         self.0.set_message(text);
     }
 
-    /// Something goes on.
+    /// Shows that something is in progress.
     pub(crate) fn tick(&self) {
         self.0.tick();
     }
 
-    /// A step is done.
+    /// Counts a finished step.
     pub(crate) fn step(&self) {
         self.0.inc(1);
     }
 
-    /// Prints a line without being in its way.
+    /// Prints a line without disturbing the progress line.
     pub(crate) fn say(&self, text: &str) {
         self.0.suspend(|| crate::output::say(text));
     }

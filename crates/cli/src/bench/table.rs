@@ -15,16 +15,16 @@ use crate::output::say;
 
 /// Packets in a call.
 const BATCHES: [usize; 3] = [1, 8, 32];
-/// Pairs unless `--rounds` says otherwise.
+/// Pairs, unless `--rounds` says otherwise.
 pub(super) const ROUNDS: usize = 400;
-/// What alternates.
+/// The sides that alternate.
 const SIDES: [Side; 2] = [Side::Pieces(Way::AeadAlone), Side::Shipped];
-/// Bytes of payload in a full packet, whose speed is compared with that of a block.
+/// Bytes of payload in a full packet, for comparing its speed with that of a block.
 const FULL_PACKET: usize = 1450;
 /// Bytes of payload in a block: the largest record of TLS (RFC 8446 §5.1).
 const BLOCK: usize = 16 * 1024;
 
-/// The most percent that header protection may add, by size.
+/// The highest overhead of header protection allowed, in percent, by size.
 fn limit_percent(cell: Cell) -> Option<f64> {
     match (cell.batch, cell.size) {
         (8, 64) => Some(10.0),
@@ -40,7 +40,7 @@ fn limit_percent(cell: Cell) -> Option<f64> {
 pub(super) struct Row {
     #[serde(flatten)]
     pub(super) subject: Subject,
-    /// A packet, without header protection.
+    /// Time per packet, without header protection.
     pub(super) ns: f64,
     pub(super) ns_with_hp: f64,
     mbit_per_s: f64,
@@ -49,28 +49,28 @@ pub(super) struct Row {
     overhead_percent: f64,
     overhead_low_percent: f64,
     overhead_high_percent: f64,
-    /// The core's clock while this row was measured; absent where it is not known.
+    /// The core's clock while this row was measured; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     core_ghz: Option<f64>,
-    /// Core cycles for each byte of payload; absent where the core's clock is not known.
+    /// Core cycles per byte of payload; absent if the core's clock is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     cycles_per_byte: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cycles_per_byte_with_hp: Option<f64>,
     pairs_used: usize,
     pairs_dropped: usize,
-    /// Whether as many pairs as wanted were steady; with a share of blocks, their rounds, too.
+    /// Whether as many pairs as wanted were steady; with a share of blocks, their rounds as well.
     quiet: bool,
-    /// Absent where there is no limit.
+    /// Absent if there is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit_percent: Option<f64>,
-    /// The speed of the AEAD alone as a share of that on blocks of 16 KiB, the largest records of
-    /// TLS; for full packets under AES-GCM only.
+    /// The speed of the AEAD alone as a share of that on blocks of 16 KiB, the largest TLS records;
+    /// only for full packets with AES-GCM.
     #[serde(skip_serializing_if = "Option::is_none")]
     share_of_16_kib_blocks: Option<f64>,
     /// `within`, `above` or `no limit`.
     verdict: &'static str,
-    /// Whether the limit lies outside the interval: a verdict beyond chance.
+    /// Whether the limit lies outside the interval, so that the verdict is not due to chance.
     sure: bool,
 }
 
@@ -110,7 +110,7 @@ impl Row {
         }
     }
 
-    /// A line, and below it the comparison with blocks, where there is one.
+    /// A line, followed by the comparison with blocks, if there is one.
     fn text(&self) -> String {
         let cycles = |cycles: Option<f64>| {
             cycles.map_or_else(|| "-".to_owned(), |cycles| format!("{cycles:.2}"))
@@ -178,7 +178,7 @@ bytes: payload. Limits, in calls of 8 packets: 10 % at 64 bytes, 5 % at 256, 2 %
 calls of one packet: 4 % from 1000 on. \"?\": the limit is within the interval. \"!\": the machine
 was too busy to keep the requested pairs.";
 
-/// The mode.
+/// Runs the mode.
 pub(super) fn main(args: &Protect) -> Result<()> {
     let groups = groups(args, &BATCHES, &SIZES)?;
     let picture = args.plot.as_deref().map(File::create).transpose()?;
@@ -221,7 +221,7 @@ pub(super) fn main(args: &Protect) -> Result<()> {
     }
 }
 
-/// The table as a picture: a panel for each suite and direction.
+/// The table as a chart: a panel for each suite and direction.
 fn chart(machine: &str, rows: &[Row]) -> Panels {
     let points = rows.iter().map(|row| {
         let subject = &row.subject;

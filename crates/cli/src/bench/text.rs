@@ -1,12 +1,12 @@
-//! Text that compresses as text does, out of a seed.
+//! Seeded text that compresses like real text.
 
 use squall_yard::stats::Random;
 
 /// Words of the made-up language.
 const WORDS: usize = 4_000;
 
-/// `len` bytes of text: words of a fixed vocabulary, frequent ones often (Zipf's law), in
-/// sentences and lines. Deflate makes about 40 % of it, as of English prose.
+/// `len` bytes of text: words of a fixed vocabulary with frequencies by Zipf's law, in sentences
+/// and lines. Deflate reduces it to about 40 %, like English prose.
 pub(super) fn generate(len: usize, seed: u64) -> Vec<u8> {
     // The same language for all texts.
     let words = vocabulary(&mut Random(0x2545_f491_4f6c_dd1d));
@@ -39,7 +39,7 @@ pub(super) fn generate(len: usize, seed: u64) -> Vec<u8> {
     text
 }
 
-/// Words of two to ten letters, out of syllables.
+/// Words of two to ten letters, made of syllables.
 fn vocabulary(random: &mut Random) -> Vec<Vec<u8>> {
     const CONSONANTS: &[u8] = b"ttnnsshrdlcmfpgwybvk";
     const VOWELS: &[u8] = b"eeeaaoiiou";
@@ -60,7 +60,7 @@ fn vocabulary(random: &mut Random) -> Vec<Vec<u8>> {
     (0..WORDS).map(|rank| word(rank, random)).collect()
 }
 
-/// A rank below [`WORDS`] with about the frequency 1/(rank + 1): the exponent is uniform.
+/// A rank below [`WORDS`] with a frequency of about 1/(rank + 1): the exponent is uniform.
 fn zipf(random: &mut Random) -> usize {
     let uniform = random.below(1 << 20) as f64 / f64::from(1 << 20);
     let rank = (WORDS as f64).powf(uniform) - 1.0;

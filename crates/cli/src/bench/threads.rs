@@ -1,11 +1,11 @@
-//! Throughput of each thread as threads are added: what the cores of a machine take from one
-//! another.
+//! Throughput of each thread as threads are added: how much the cores of a machine slow each other
+//! down.
 //!
-//! Every thread has its own keys and packets; nothing is shared but the machine. Where each thread
-//! has a core for itself, its throughput is packets over its own CPU time: other programs that run
-//! here do not count, what the cores take from one another (clock, caches, memory) does. With more
-//! threads than cores it is packets over time on the wall, since waiting for a core is the point
-//! then. What it took to put packets back is taken out of both.
+//! Every thread has its own keys and packets; only the machine is shared. If each thread has its
+//! own core, its throughput is packets over its own CPU time: other programs that run here do not
+//! count, but what the cores take from one another (clock, caches, memory) does. With more threads
+//! than cores it is packets over wall-clock time, since waiting for a core is then the point. The
+//! time to restore the packets is subtracted from both.
 
 use std::sync::Barrier;
 use std::thread;
@@ -28,7 +28,7 @@ const BATCHES: [usize; 1] = [8];
 const SIZES: [usize; 1] = [1450];
 /// Repetitions, unless `--rounds` says otherwise.
 const REPETITIONS: usize = 15;
-/// How long the threads of one repetition work.
+/// How long the threads work in one repetition.
 const RUN: Duration = Duration::from_millis(100);
 
 /// A number of threads, for one cell.
@@ -37,18 +37,18 @@ struct Row {
     #[serde(flatten)]
     subject: Subject,
     threads: usize,
-    /// Whether each thread had a core for itself.
+    /// Whether each thread had its own core.
     pinned: bool,
-    /// Payload, the mean thread of the median repetition.
+    /// Payload, for the mean thread of the median repetition.
     mbit_per_s_per_thread: f64,
     mbit_per_s_total: f64,
-    /// Of the throughput of one thread alone in the same repetition: median and quartiles.
+    /// The share of one thread's throughput alone in the same repetition: median and quartiles.
     share_percent: f64,
     share_low_percent: f64,
     share_high_percent: f64,
 }
 
-/// The mode.
+/// Runs the mode.
 pub(super) fn main(args: &Protect, counts: &[usize]) -> Result<()> {
     let groups = groups(args, &BATCHES, &SIZES)?;
     let repetitions = args.rounds.unwrap_or(REPETITIONS);
@@ -125,7 +125,7 @@ fn rows_of(
     cores: &[usize],
     progress: &Progress,
 ) -> Result<Vec<Row>> {
-    // Packets a second of the mean thread, by count and repetition.
+    // Packets per second of the mean thread, by count and repetition.
     let mut rates = vec![Vec::with_capacity(repetitions); counts.len()];
     for repetition in 0..repetitions {
         for step in 0..counts.len() {
@@ -160,7 +160,7 @@ fn rows_of(
     Ok(rows.collect())
 }
 
-/// Packets per second, the mean of this many threads.
+/// Packets per second, the mean over this many threads.
 fn run(cell: Cell, threads: usize, cores: &[usize]) -> Result<f64> {
     let barrier = Barrier::new(threads);
     let rates: Vec<Result<f64>> = thread::scope(|scope| {
@@ -185,7 +185,7 @@ fn run(cell: Cell, threads: usize, cores: &[usize]) -> Result<f64> {
     Ok(rates.iter().sum::<f64>() / threads as f64)
 }
 
-/// One thread: packets a second.
+/// One thread: packets per second.
 fn work(cell: Cell, core: Option<usize>, barrier: &Barrier) -> Result<f64> {
     let pinned = core.map_or(Ok(()), |core| {
         sys::pin(core).map_err(context("cannot pin a thread"))
@@ -220,7 +220,7 @@ fn work(cell: Cell, core: Option<usize>, barrier: &Barrier) -> Result<f64> {
     Ok(packets / time.max(f64::MIN_POSITIVE))
 }
 
-/// What a look at the thread's CPU clock costs: it is a system call.
+/// The cost of reading the thread's CPU clock: it is a system call.
 pub(super) fn clock_cost() -> Duration {
     let look = || {
         let before = sys::thread_cpu();

@@ -1,4 +1,4 @@
-//! The network devices that carry traffic, and what they do for datagrams in bundles.
+//! The network devices that carry traffic, and what they do for bundles of datagrams.
 //!
 //! ```text
 //!   /proc/net/dev   which devices have moved bytes  ─►  ethtool's call  ─►  features of each
@@ -10,24 +10,24 @@ use std::fmt;
 use serde::Serialize;
 use squall_yard::sys;
 
-/// Devices that are shown: a host of containers has hundreds.
+/// The most devices shown: a container host has hundreds.
 const MAX_DEVICES: usize = 8;
 
-/// A device and what it has.
+/// A device and its features.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Device {
     name: String,
-    /// Moved in both directions since it exists.
+    /// Bytes moved in both directions since it exists.
     bytes: u64,
     /// Splits bundles into datagrams (`tx-udp-segmentation`); `None`: unknown.
     udp_segmentation: Option<bool>,
-    /// Merges packets that arrive (`rx-gro`), datagrams for sockets that ask for it.
+    /// Merges arriving packets (`rx-gro`); datagrams only for sockets that ask for it.
     gro: Option<bool>,
-    /// Makes bundles of what it passes on (`rx-udp-gro-forwarding`).
+    /// Makes bundles of what it forwards (`rx-udp-gro-forwarding`).
     udp_gro_forwarding: Option<bool>,
-    /// Computes checksums of what it sends (one of `tx-checksum-ip*`).
+    /// Computes the checksums of sent packets (one of `tx-checksum-ip*`).
     tx_checksum: Option<bool>,
-    /// Checks checksums of what it receives (`rx-checksum`).
+    /// Verifies the checksums of received packets (`rx-checksum`).
     rx_checksum: Option<bool>,
     /// Why the features are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ pub(super) struct Device {
     mend: Vec<String>,
 }
 
-/// The devices that have moved bytes, the busiest first.
+/// The devices that have moved bytes, busiest first.
 pub(super) fn read() -> Vec<Device> {
     // Not /sys/class/net, which may be another network namespace's.
     let table = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
@@ -58,7 +58,7 @@ pub(super) fn read() -> Vec<Device> {
     devices.collect()
 }
 
-/// Whether the machine passes packets on, as a host of containers does.
+/// Whether the machine forwards packets, as a container host does.
 fn forwards() -> bool {
     ["ipv4/ip_forward", "ipv6/conf/all/forwarding"]
         .iter()
@@ -66,7 +66,7 @@ fn forwards() -> bool {
         .any(|value| value.trim() != "0")
 }
 
-/// Bytes and names of the devices that have moved some, the most first, of the kernel's table: two
+/// Bytes and names of the devices that have moved any, busiest first, from the kernel's table: two
 /// lines of headings, then a name and sixteen counts, bytes received first and bytes sent ninth.
 fn busy(table: &str) -> Vec<(u64, String)> {
     let devices = table.lines().skip(2).filter_map(|line| {
@@ -81,7 +81,7 @@ fn busy(table: &str) -> Vec<(u64, String)> {
 }
 
 impl Device {
-    /// Of the features by their names in ethtool, on a machine that forwards packets or does not.
+    /// From the features by their names in ethtool, on a machine that forwards packets or does not.
     fn new(name: String, bytes: u64, features: &[(String, bool)], forwards: bool) -> Self {
         let has = |wanted: &str| {
             let mut named = features.iter().filter(|(name, _)| name.starts_with(wanted));
@@ -112,7 +112,7 @@ impl Device {
             (device.tx_checksum, "tx", NO_TX_CHECKSUM),
             (device.rx_checksum, "rx", NO_RX_CHECKSUM),
             (
-                // It is off by default, and of no use to an end of a connection.
+                // It is off by default, and useless to an endpoint of a connection.
                 device
                     .udp_gro_forwarding
                     .filter(|_| forwards && !is_loopback),

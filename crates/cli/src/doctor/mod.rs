@@ -1,10 +1,10 @@
-//! `squall doctor`: what this machine has, what squall chose for it, and why.
+//! `squall doctor`: what this machine offers, what squall chose for it, and why.
 //!
 //! ```text
 //!   Cpu        vendor, family, what packet protection needs of it
 //!   kernels    which there are, which of them run here, for which suites
 //!   choices    the one that each suite gets
-//!   wish       SQUALL_CPU, and what came of it
+//!   wish       SQUALL_CPU, and its effect
 //!   network    bundles, buffers, devices, queueing discipline, drops, and what each is worth
 //! ```
 //! One section each, in the report and in JSON.
@@ -48,21 +48,21 @@ pub(crate) fn main(args: &Doctor) -> Result<()> {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Cpu {
     architecture: &'static str,
-    /// The name it gives itself; empty if it gives none.
+    /// The name it reports; empty if it reports none.
     vendor: String,
     name: String,
-    /// By the vendor's own count; absent on an architecture without families.
+    /// By the vendor's own numbering; absent on an architecture without families.
     #[serde(flatten)]
     family: Option<Family>,
     /// Cores that this process may use.
     cores: usize,
-    /// What kernels ask for, and is there.
+    /// Features that kernels need and that are present.
     features: Vec<&'static str>,
-    /// What kernels ask for, and is not there.
+    /// Features that kernels need and that are missing.
     missing: Vec<&'static str>,
 }
 
-/// The numbers that a kernel is chosen by.
+/// The numbers by which a kernel is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Family {
     pub(crate) family: u32,
@@ -71,7 +71,7 @@ pub(crate) struct Family {
 }
 
 impl Cpu {
-    /// Asks this machine.
+    /// Queries this machine.
     pub(crate) fn read() -> Self {
         let (features, missing): (Vec<_>, Vec<_>) =
             features().into_iter().partition(|&(_, there)| there);
@@ -169,7 +169,7 @@ fn identity() -> (String, String, Option<Family>) {
     (vendor, name, Some(Family::from_cpuid(cpuid(1)[0])))
 }
 
-/// Vendor and name as the kernel shows them; there is no instruction for it in user space.
+/// Vendor and name as the kernel shows them; user space has no instruction for it.
 #[cfg(not(target_arch = "x86_64"))]
 fn identity() -> (String, String, Option<Family>) {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -189,8 +189,8 @@ fn identity() -> (String, String, Option<Family>) {
 
 #[cfg(any(target_arch = "x86_64", test))]
 impl Family {
-    /// Of leaf 1's EAX: extended numbers count where the basic family is 15, and the extended
-    /// model also where it is 6 (Intel's manual volume 2A, CPUID; AMD's volume 3, appendix E).
+    /// From leaf 1's EAX: the extended family counts if the basic family is 15, and the extended
+    /// model also if it is 6 (Intel's manual volume 2A, CPUID; AMD's volume 3, appendix E).
     fn from_cpuid(eax: u32) -> Self {
         let (basic_family, basic_model) = (eax >> 8 & 0xf, eax >> 4 & 0xf);
         let family = match basic_family {
@@ -215,11 +215,11 @@ struct KernelRow {
     name: &'static str,
     /// Whether this CPU can run it.
     available: bool,
-    /// The suites that it has, where it is available.
+    /// The suites that it supports, if it is available.
     suites: Vec<&'static str>,
 }
 
-/// What a suite gets.
+/// The kernel chosen for a suite.
 #[derive(Debug, Serialize)]
 struct Choice {
     suite: &'static str,
@@ -230,14 +230,14 @@ struct Choice {
 /// `SQUALL_CPU`.
 #[derive(Debug, Serialize)]
 struct WishRow {
-    /// Absent where it is not set.
+    /// Absent if it is not set.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<String>,
     followed: bool,
     effect: String,
 }
 
-/// Everything that is printed, a field for each section.
+/// Everything that is printed, one field per section.
 #[derive(Debug, Serialize)]
 struct Report {
     cpu: Cpu,
@@ -248,10 +248,10 @@ struct Report {
     network: Network,
 }
 
-/// Cores, and what another one is worth.
+/// Cores, and what an additional one is worth.
 #[derive(Debug, Serialize)]
 struct Cores {
-    /// That this process may use.
+    /// Cores that this process may use.
     usable: usize,
     worth: &'static str,
 }

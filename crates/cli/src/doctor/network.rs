@@ -1,4 +1,4 @@
-//! What `squall doctor` finds out about the network: read from the kernel, nothing is changed.
+//! What `squall doctor` finds out about the network; it reads from the kernel and changes nothing.
 //!
 //! ```text
 //!   Offload    what a socket of ours can bundle              squall-udp's own probes
@@ -7,7 +7,7 @@
 //!   Qdisc      who spaces packets on the way out             route table, then `tc`
 //!   Drops      datagrams that found a buffer full            /proc/net/snmp
 //! ```
-//! Each says what it is worth, with the place where that was measured.
+//! Each finding says what it is worth, and where that was measured.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -25,7 +25,7 @@ pub(crate) struct Offload {
     gso_segments: usize,
     gro: bool,
     worth: &'static str,
-    /// What to do, where something is missing.
+    /// What to do if something is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     mend: Option<&'static str>,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Qdisc {
 /// Datagrams lost in this machine since it started (this network namespace), of all programs.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Drops {
-    /// For want of room in a receive buffer (`RcvbufErrors`); `None`: unknown.
+    /// Because a receive buffer was full (`RcvbufErrors`); `None`: unknown.
     receive_buffer: Option<u64>,
     /// The same for sending (`SndbufErrors`).
     send_buffer: Option<u64>,
@@ -66,10 +66,10 @@ pub(crate) struct Drops {
     mend: Option<&'static str>,
 }
 
-/// All of it.
+/// All findings.
 #[derive(Debug, Serialize)]
 pub(crate) struct Network {
-    /// Absent where no UDP socket can be had.
+    /// Absent if no UDP socket can be opened.
     #[serde(flatten)]
     socket: Option<SocketFindings>,
     devices: Vec<Device>,
@@ -77,7 +77,7 @@ pub(crate) struct Network {
     drops: Drops,
 }
 
-/// What one of our sockets reports.
+/// The findings of one of our sockets.
 #[derive(Debug, Serialize)]
 struct SocketFindings {
     offload: Offload,
@@ -85,7 +85,7 @@ struct SocketFindings {
 }
 
 impl Network {
-    /// Looks.
+    /// Collects all findings.
     pub(crate) fn read() -> Self {
         let options = Options::default();
         let socket = Socket::bind((Ipv4Addr::LOCALHOST, 0).into(), &options);
@@ -154,7 +154,7 @@ impl Qdisc {
 }
 
 impl Drops {
-    /// Of the kernel's table: a line of names, then a line of figures.
+    /// From the kernel's table: a line of names, then a line of figures.
     fn new(snmp: &str) -> Self {
         let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Udp:"));
         let (names, figures) = (lines.next().unwrap_or(""), lines.next().unwrap_or(""));
@@ -177,7 +177,7 @@ impl Drops {
     }
 }
 
-/// The device of the default route, of the kernel's table of IPv4 routes: the one with the least
+/// The device of the default route, from the kernel's table of IPv4 routes: the one with the lowest
 /// metric.
 fn default_device(routes: &str) -> Option<String> {
     let routes = routes.lines().skip(1).filter_map(|line| {
@@ -191,7 +191,7 @@ fn default_device(routes: &str) -> Option<String> {
     routes.min().map(|route| route.1)
 }
 
-/// The root discipline of a device, asked of `tc`, where that is installed.
+/// The root discipline of a device, as reported by `tc`, if that is installed.
 fn discipline_of(device: &str) -> Option<String> {
     let output = Command::new("tc")
         .args(["qdisc", "show", "dev", device])
@@ -200,7 +200,7 @@ fn discipline_of(device: &str) -> Option<String> {
     root_discipline(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Of what `tc qdisc show` prints: the root, or, under `mq`, what its queues have.
+/// From the output of `tc qdisc show`: the root, or, under `mq`, that of its queues.
 fn root_discipline(text: &str) -> Option<String> {
     let lines = text
         .lines()
@@ -282,7 +282,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// What a finding is worth, and what to do about it.
+/// Says what a finding is worth, and what to do about it.
 fn tell<'a>(
     f: &mut fmt::Formatter<'_>,
     worth: &str,

@@ -1,4 +1,4 @@
-//! The command line of `squall get`: curl's names, where curl has one.
+//! The command line of `squall get`, with curl's names where curl has one.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,21 +8,21 @@ use http::{HeaderName, HeaderValue, Method, Uri};
 
 /// Download over HTTP/3, and over HTTP/2 or HTTP/1.1 from servers without it
 ///
-/// All URLs are fetched at the same time, those of one host over one connection. What is received
-/// goes to standard output, or to files with -o or -O.
+/// All URLs are fetched concurrently, those on one host over one connection. Responses go to
+/// standard output, or to files with -o or -O.
 ///
-/// The exit code is curl's: among others 6 for a host that is not found, 7 for one that does not
-/// answer, 22 for an HTTP error with -f, 28 for a timeout, 60 for a certificate that is not
-/// trusted, 95 for an error of HTTP/3.
+/// The exit code is curl's: for example 6 if a host is not found, 7 if it does not answer, 22 for
+/// an HTTP error with -f, 28 for a timeout, 60 for an untrusted certificate, 95 for an HTTP/3
+/// error.
 #[derive(clap::Args)]
 pub(crate) struct Get {
-    /// What to fetch; https:// may be left out
+    /// The URL to fetch; https:// may be omitted
     #[arg(value_name = "URL", required = true, value_parser = url)]
     pub(crate) urls: Vec<Uri>,
-    /// Write to this file; one for each URL, in their order
+    /// Write to this file; give one for each URL, in the same order
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
-    /// Write each to a file of this folder, named like the last part of its URL
+    /// Write each response to a file in this folder, named after the last part of its URL
     #[arg(short = 'O', long, conflicts_with = "output")]
     pub(crate) remote_name: bool,
     /// Add a field to the request, or replace one
@@ -31,46 +31,46 @@ pub(crate) struct Get {
     /// The request's method [default: GET, or POST with -d]
     #[arg(short = 'X', long, value_name = "METHOD")]
     pub(crate) request: Option<Method>,
-    /// Send this text, or with @FILE what is in a file (@- for standard input)
+    /// Send this text, or with @FILE the contents of a file (@- for standard input)
     #[arg(short, long, value_name = "DATA", conflicts_with = "head")]
     pub(crate) data: Option<String>,
-    /// Ask for the head of the response only, and print it
+    /// Request only the head of the response, and print it
     #[arg(short = 'I', long)]
     pub(crate) head: bool,
-    /// Print the head of the response, too
+    /// Print the head of the response as well
     #[arg(short, long)]
     pub(crate) include: bool,
     /// Follow redirects
     #[arg(short = 'L', long)]
     pub(crate) location: bool,
-    /// Follow at most this many
+    /// Follow at most this many redirects
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub(crate) max_redirs: u32,
-    /// Fail on statuses from 400 on, and write nothing of such a response
+    /// Fail on status 400 and above, and write nothing of such a response
     #[arg(short, long)]
     pub(crate) fail: bool,
-    /// Go on with a file where it ends: `-` takes its length
+    /// Resume a file where it ends: `-` takes its length
     #[arg(short = 'C', long, value_name = "OFFSET", value_parser = offset)]
     pub(crate) continue_at: Option<Offset>,
     /// Do not verify the server's certificate
     #[arg(short = 'k', long)]
     pub(crate) insecure: bool,
-    /// Trust the certificates in this PEM file, in place of the system's
+    /// Trust the certificates in this PEM file instead of the system's
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     pub(crate) cacert: Option<PathBuf>,
     /// Connect to this address for a host and port
     #[arg(long, value_name = "HOST:PORT:ADDR", value_parser = resolve)]
     pub(crate) resolve: Vec<Resolve>,
-    /// HTTP/3 or nothing
+    /// Use HTTP/3 only, without falling back
     #[arg(long)]
     pub(crate) http3_only: bool,
     /// Give up connecting after this many seconds
     #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
     pub(crate) connect_timeout: Duration,
-    /// Give up after this many seconds in all
+    /// Give up after this many seconds in total
     #[arg(short, long, value_name = "SECS", value_parser = seconds)]
     pub(crate) max_time: Option<Duration>,
-    /// No progress bars and no messages
+    /// Print no progress bars and no messages
     #[arg(short, long)]
     pub(crate) silent: bool,
     /// Print a JSON object with what was fetched and how long it took; needs -o or -O
@@ -78,10 +78,10 @@ pub(crate) struct Get {
     pub(crate) json: bool,
 }
 
-/// Where to go on.
+/// Where to resume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offset {
-    /// At the end of the file that is there.
+    /// At the end of the existing file.
     End,
     At(u64),
 }

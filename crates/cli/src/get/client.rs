@@ -26,13 +26,13 @@ use tower_service::Service;
 use super::args::Resolve;
 use super::exit::{Code, Failed};
 
-/// How long HTTP/3 has to connect before HTTP/2 is tried, where that is allowed.
+/// How long HTTP/3 has to connect before HTTP/2 is tried, if that is allowed.
 const HTTP3_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The body of a response of any version.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Failed>;
 
-/// What a client needs to know.
+/// The settings of a client.
 pub(crate) struct Settings {
     /// TLS without application protocols.
     pub(crate) tls: ClientConfig,
@@ -41,17 +41,17 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
 }
 
-/// Fetches over whatever the server speaks.
+/// Fetches over any version that the server speaks.
 pub(crate) struct Client {
     http3: squall_h3::client::Client,
     tcp: legacy::Client<Tcp, Full<Bytes>>,
     http3_only: bool,
     connect_timeout: Duration,
-    /// Whether HTTP/3 reaches an authority, once that is known.
+    /// Whether HTTP/3 reaches an authority, once known.
     speaks_http3: Mutex<HashMap<String, Arc<Reached>>>,
 }
 
-/// Whether HTTP/3 reaches an authority, once that was tried.
+/// Whether HTTP/3 reaches an authority, once tried.
 type Reached = tokio::sync::OnceCell<Result<(), Arc<Failed>>>;
 
 impl Client {
@@ -97,7 +97,7 @@ impl Client {
                 Ok(response.map(|body| body.map_err(|error| Failed::http3(&error)).boxed_unsync()))
             }
             Err(failed) if self.http3_only => Err(Failed::new(failed.code, &failed)),
-            // A server that is not whom it says it is is none over TCP either.
+            // A server with the wrong identity over QUIC is no better over TCP.
             Err(failed) if failed.code == Code::Certificate => {
                 Err(Failed::new(failed.code, &failed))
             }
@@ -105,7 +105,7 @@ impl Client {
         }
     }
 
-    /// Connects by HTTP/3, once for each authority.
+    /// Connects with HTTP/3, once per authority.
     async fn http3_reaches(&self, uri: &Uri) -> Result<(), Arc<Failed>> {
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
         let cell = {
@@ -177,7 +177,7 @@ impl squall_h3::client::Resolve for Names {
     }
 }
 
-/// Connects by TCP and TLS.
+/// Connects with TCP and TLS.
 #[derive(Clone)]
 struct Tcp {
     names: Arc<Names>,
@@ -211,7 +211,7 @@ impl Service<Uri> for Tcp {
     }
 }
 
-/// A TLS connection that says whether it speaks HTTP/2.
+/// A TLS connection that knows whether it speaks HTTP/2.
 struct Stream(TlsStream<TcpStream>);
 
 impl Connection for Stream {

@@ -47,7 +47,7 @@ impl Failed {
         Self::new(code, error)
     }
 
-    /// A failure of the client for HTTP/2 and HTTP/1.1.
+    /// A failure of the HTTP/2 and HTTP/1.1 client.
     pub(crate) fn tcp(error: &hyper_util::client::legacy::Error) -> Self {
         let io = source_io(error);
         let code = match io {
@@ -55,7 +55,7 @@ impl Failed {
             _ if error.is_connect() => Code::CouldNotConnect,
             _ => Code::Receive,
         };
-        // The last source says what happened, the ones above only where.
+        // The last source says what happened, those above it only where.
         let mut last: &dyn StdError = error;
         while let Some(source) = last.source() {
             last = source;
@@ -79,7 +79,7 @@ fn connecting(error: &io::Error) -> Code {
     }
 }
 
-/// The error of the system or of TLS below an error.
+/// The error of the system or of TLS underlying an error.
 fn source_io<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a io::Error> {
     let mut next: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = next {

@@ -30,7 +30,7 @@ use self::transfer::{Fetched, Target, Transfer};
 use crate::output::{print_json, print_json_error};
 use crate::trust;
 
-/// The command. Its exit code is that of the last transfer that failed.
+/// Runs the command. Its exit code is that of the last transfer that failed.
 pub(crate) fn main(args: Get) -> ExitCode {
     let is_json = args.json;
     match run(args) {
@@ -45,13 +45,13 @@ pub(crate) fn main(args: Get) -> ExitCode {
     }
 }
 
-/// What `--json` prints.
+/// The object that `--json` prints.
 #[derive(Serialize)]
 struct Report {
     transfers: Vec<Row>,
 }
 
-/// One transfer, by the names that curl's `-w` has for it.
+/// One transfer, with the names of curl's `-w`.
 #[derive(Serialize)]
 struct Row {
     url: String,
@@ -105,7 +105,7 @@ fn run(args: Get) -> Result<ExitCode> {
     Ok(report(&args, results))
 }
 
-/// Gives up in time.
+/// Applies the time limit.
 async fn within(
     limit: Option<std::time::Duration>,
     transfer: impl Future<Output = std::result::Result<Fetched, Failed>>,
@@ -122,7 +122,7 @@ async fn within(
     }
 }
 
-/// Says what failed.
+/// Reports failures.
 fn report(args: &Get, results: Vec<std::result::Result<Fetched, Failed>>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     let mut transfers = Vec::new();
@@ -150,7 +150,7 @@ fn report(args: &Get, results: Vec<std::result::Result<Fetched, Failed>>) -> Exi
     code
 }
 
-/// Where each URL goes.
+/// The target of each URL.
 fn targets(args: &Get) -> Result<Vec<Target>> {
     if args.output.len() > args.urls.len() {
         return Err(Failure::new("there are more -o than URLs"));
@@ -186,7 +186,7 @@ fn remote_name(url: &Uri) -> Result<PathBuf> {
     }
 }
 
-/// What `-d` sends.
+/// The data that `-d` sends.
 fn data(text: &str) -> Result<Bytes> {
     let Some(file) = text.strip_prefix('@') else {
         return Ok(text.to_owned().into());

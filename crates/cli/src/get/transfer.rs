@@ -32,7 +32,7 @@ pub(crate) struct Transfer {
     pub(crate) bars: MultiProgress,
 }
 
-/// What came of it, by the names of curl's `-w`; times are in seconds from the beginning.
+/// The result, with the names of curl's `-w`; times are in seconds from the start.
 #[derive(Serialize)]
 pub(crate) struct Fetched {
     url_effective: String,
@@ -46,7 +46,7 @@ pub(crate) struct Fetched {
 }
 
 impl Transfer {
-    /// Fetches, and writes what comes.
+    /// Fetches, and writes the response.
     pub(crate) async fn run(self, url: Uri) -> Result<Fetched, Failed> {
         let began = Instant::now();
         let offset = self.offset()?;
@@ -69,7 +69,7 @@ impl Transfer {
                 return Err(Failed::new(Code::TooManyRedirects, text));
             }
             url = next?;
-            // RFC 9110 §15.4: as browsers do, a POST becomes a GET.
+            // RFC 9110 §15.4: as in browsers, a POST becomes a GET.
             if changes_method(response.status(), &method) {
                 method = Method::GET;
                 data = None;
@@ -107,7 +107,7 @@ impl Transfer {
         }
     }
 
-    /// Where to go on: how much of the file is there.
+    /// Where to resume: the length of the existing file.
     fn offset(&self) -> Result<u64, Failed> {
         match (self.args.continue_at, &self.target) {
             (Some(Offset::At(offset)), _) => Ok(offset),
@@ -147,7 +147,7 @@ impl Transfer {
             );
         }
         for (i, (name, value)) in self.args.header.iter().enumerate() {
-            // The first of a name replaces ours; the others are added.
+            // The first field of a name replaces ours; the others are added.
             if self.args.header[..i]
                 .iter()
                 .any(|(before, _)| before == name)
@@ -160,7 +160,7 @@ impl Transfer {
         Ok(request)
     }
 
-    /// Writes the response, and returns how many bytes its body has.
+    /// Writes the response, and returns the length of its body.
     async fn receive(
         &self,
         response: Response<Body>,
@@ -205,7 +205,7 @@ impl Transfer {
         Ok(size)
     }
 
-    /// A bar for people who wait for a file.
+    /// A progress bar for people who wait for a file.
     fn bar(&self, length: Option<u64>, url: &Uri) -> ProgressBar {
         let shown = matches!(self.target, Target::File(_))
             && !self.args.silent
@@ -314,7 +314,7 @@ fn target_of(from: &Uri, headers: &HeaderMap) -> Option<Result<Uri, Failed>> {
     let uri = whole.parse::<Uri>().map_err(|_| wrong());
     Some(uri.and_then(|uri| match uri.scheme_str() {
         Some("https") => Ok(uri),
-        // To what can be read on the way, it does not go by itself.
+        // No redirect leads to an unencrypted URL.
         _ => Err(wrong()),
     }))
 }

@@ -27,7 +27,7 @@ use super::quic::Quic;
 use super::{cores, rotated};
 use crate::output::{print_json, say};
 
-/// A technique, by what turns it off.
+/// A technique, named by turning it off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
     Nothing,
@@ -101,7 +101,7 @@ impl Without {
     }
 }
 
-/// What one row did in one round.
+/// The result of one row in one round.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     row: usize,
@@ -124,7 +124,7 @@ struct Row {
     gbit_per_s: f64,
     /// Both ends.
     cpu_s_per_gb: f64,
-    /// CPU against all techniques on: the median of the rounds' ratios.
+    /// CPU relative to all techniques on: the median of the rounds' ratios.
     ratio: Option<f64>,
     rounds_cpu_s_per_gb: Vec<f64>,
     #[serde(skip)]
@@ -140,7 +140,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// Measures, round by round.
+/// Measures round by round.
 ///
 /// # Errors
 /// A connection broke, or the machine refused something.
@@ -226,7 +226,7 @@ pub(super) fn measure(args: &Local, flow: Flow, amount: Amount) -> Result<()> {
     Ok(())
 }
 
-/// A runtime as an application would have it: two threads, on the cores that the workers have.
+/// A runtime like an application's: two threads, on the workers' cores.
 fn runtime(cores: Cores) -> Result<tokio::runtime::Runtime> {
     let started = AtomicUsize::new(0);
     tokio::runtime::Builder::new_multi_thread()
@@ -235,7 +235,7 @@ fn runtime(cores: Cores) -> Result<tokio::runtime::Runtime> {
         .on_thread_start(move || {
             let first = started.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
             let core = if first { cores.server } else { cores.client };
-            // A core that is gone is no reason to stop: the workers have been pinned to it before.
+            // A core that is gone is no reason to stop: the workers were pinned to it earlier.
             core.map(sys::pin);
         })
         .build()

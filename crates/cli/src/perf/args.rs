@@ -30,7 +30,7 @@ pub(crate) struct Perf {
 }
 
 impl Perf {
-    /// Whether a program reads the results.
+    /// Whether the output is for a program.
     pub(crate) fn is_json(&self) -> bool {
         match &self.remote {
             Some(Remote::Server(args)) => args.json,
@@ -47,7 +47,7 @@ pub(crate) enum Remote {
     Client(Box<Client>),
 }
 
-/// Which addresses are used.
+/// Which address families are used.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Family {
     /// Use IPv4 only
@@ -60,7 +60,7 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Whether an address is of the kind that was asked for.
+    /// Whether an address is of the requested family.
     pub(crate) fn suits(self, address: SocketAddr) -> bool {
         match address.ip().to_canonical() {
             IpAddr::V4(_) => !self.ipv6,
@@ -68,7 +68,7 @@ impl Family {
         }
     }
 
-    /// The address of a measurement within this machine: 127.0.0.1 unless IPv6 was asked for.
+    /// The address for a measurement within this machine: 127.0.0.1 unless IPv6 is requested.
     pub(crate) fn loopback(self) -> IpAddr {
         if self.ipv6 {
             Ipv6Addr::LOCALHOST.into()
@@ -77,7 +77,7 @@ impl Family {
         }
     }
 
-    /// What was asked for.
+    /// The family requested.
     pub(crate) fn name(self) -> &'static str {
         match (self.ipv4, self.ipv6) {
             (true, _) => "IPv4",
@@ -98,7 +98,7 @@ pub(crate) struct Server {
     #[command(flatten)]
     pub(crate) family: Family,
 
-    /// Listen on this address of this machine only, as --listen with the port of -p
+    /// Listen on this local address only, like --listen with the port of -p
     #[arg(short = 'B', long, value_name = "ADDRESS", value_parser = local)]
     pub(crate) bind: Option<SocketAddr>,
 
@@ -114,8 +114,8 @@ pub(crate) struct Server {
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
 
-    /// Have every connection begin with a Retry, by which the client proves its address before any
-    /// state is kept (RFC 9000 §8.1.2)
+    /// Start every connection with a Retry, by which the client proves its address before any state
+    /// is kept (RFC 9000 §8.1.2)
     #[arg(long)]
     pub(crate) retry: bool,
 
@@ -160,7 +160,7 @@ pub(crate) struct Client {
     #[command(flatten)]
     pub(crate) family: Family,
 
-    /// Send from this address of this machine
+    /// Send from this local address
     #[arg(short = 'B', long, value_name = "ADDRESS", value_parser = local)]
     pub(crate) bind: Option<SocketAddr>,
 
@@ -201,22 +201,22 @@ pub(crate) struct Client {
 pub(crate) struct Http {
     /// Measure `squall serve` over HTTP/3, HTTP/2 and HTTP/1.1 instead: requests of 1,024, 100,000
     /// and 1,000,000 bytes, always 100 in flight (HTTP/3 and HTTP/2: 10 connections with 10 each,
-    /// HTTP/1.1: 100 connections), and viewers of a film in segments. The server is a process of
-    /// its own
+    /// HTTP/1.1: 100 connections), and viewers of a film in segments. The server runs in a separate
+    /// process
     #[arg(long, conflicts_with_all = ["requests", "handshakes", "segments", "churn", "rate", "bytes", "connections", "streams", "in_flight",
           "upload", "download", "bidir", "upload_size", "download_size", "interval", "only", "verify"])]
     pub(crate) http: bool,
 
-    /// With --http, number of viewers, each with a connection of its own
+    /// With --http, number of viewers, each with its own connection
     #[arg(long, value_name = "N", default_value = "100", value_parser = count, requires = "http")]
     pub(crate) viewers: usize,
 
-    /// With --http, play the film this many times as fast as in real time
+    /// With --http, play the film this many times as fast as real time
     #[arg(long, value_name = "N", default_value = "10", value_parser = speed, requires = "http")]
     pub(crate) speed: f64,
 }
 
-/// Bytes of a datagram.
+/// The size of a datagram in bytes.
 fn datagram(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(size @ 1..=65_507) => Ok(size),
@@ -224,7 +224,7 @@ fn datagram(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Seconds of a film in a second.
+/// Seconds of the film per second.
 fn speed(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(speed) if (0.1..=1_000.0).contains(&speed) => Ok(speed),
@@ -263,8 +263,8 @@ pub(crate) struct Local {
           "plot"])]
     pub(crate) verify: bool,
 
-    /// Measure datagrams (RFC 9221) of this many bytes, 1100 unless given: the server sends as many
-    /// as each connection takes. Over QUIC alone, since TCP has none
+    /// Measure datagrams (RFC 9221) of this many bytes, 1100 by default: the server sends as many
+    /// as each connection takes. QUIC only, since TCP has no datagrams
     #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = datagram,
           default_missing_value = "1100",
           conflicts_with_all = ["requests", "handshakes", "segments", "churn", "rate", "http", "verify", "ablation", "bytes", "bitrate", "streams",
@@ -273,8 +273,8 @@ pub(crate) struct Local {
 
     /// Instead of comparing with TCP, run the bulk transfer over QUIC without each technique in
     /// turn and print what each is worth: GSO, GRO, pacing, ACK frequency, runs of packets, sealing
-    /// from the application's buffer, header protection in the AEAD's pass, workers of its own. -t
-    /// is each one's time
+    /// from the application's buffer, header protection in the AEAD's pass, and separate worker
+    /// threads. -t is the time for each
     #[arg(long, conflicts_with_all = ["requests", "handshakes", "segments", "churn", "http", "verify", "only", "interval", "csv", "plot",
           "no_gso", "no_gro", "no_pacing"])]
     pub(crate) ablation: bool,
@@ -297,13 +297,13 @@ pub(crate) struct Output {
     #[arg(long, conflicts_with_all = ["json", "interval"])]
     pub(crate) csv: bool,
 
-    /// Draw the cost by stage into this SVG file
+    /// Plot the cost by stage in this SVG file
     #[arg(long, value_name = "FILE.svg", value_parser = svg)]
     pub(crate) plot: Option<PathBuf>,
 }
 
 impl Output {
-    /// Whether people read it, and not a program.
+    /// Whether the output is for people rather than a program.
     pub(crate) fn is_text(&self) -> bool {
         !self.json && !self.csv
     }

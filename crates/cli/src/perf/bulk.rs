@@ -23,7 +23,7 @@ use super::report::{self, Interval};
 use super::{cores, rotated};
 use crate::output::{print_json, say};
 
-/// Everything that is settled before the first round.
+/// Everything that is fixed before the first round.
 pub(super) struct Plan {
     args: Local,
     flow: Flow,
@@ -41,7 +41,7 @@ impl Plan {
     /// Prepares both ends of every contender.
     ///
     /// # Errors
-    /// A core that cannot be had, a file that cannot be written.
+    /// A core is not available, or a file cannot be written.
     pub(super) fn new(mut args: Local, flow: Flow, amount: Amount) -> Result<Self> {
         let cores = cores(args.cpu, args.options.workers, &sys::allowed_cores())?;
         let contenders = args.contenders();
@@ -51,7 +51,7 @@ impl Plan {
             .suite
             .get_or_insert(Suite::Aes128.into())
             .clone();
-        // Where there are several numbers, the connections of each are a part of the most.
+        // With several numbers, each uses a part of the connections of the largest.
         let connections = args.work.most_connections();
         let tcp = connections * args.work.streams * flow.directions().len();
         check_threads(tcp, &contenders)?;
@@ -97,7 +97,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Measures or verifies, as the arguments say.
+    /// Measures or verifies, according to the arguments.
     ///
     /// # Errors
     /// A contender failed.
@@ -123,7 +123,7 @@ impl Plan {
         }
     }
 
-    /// Runs one contender once, with a live line. Lines for intervals begin with the name.
+    /// Runs one contender once, with a live line. Interval lines begin with the name.
     fn run_one(
         &self,
         contender: Contender,
@@ -212,7 +212,7 @@ impl Plan {
         let has_several = self.args.work.has_several_numbers();
         let mut name = contender.name().to_owned();
         if has_several {
-            // As wide as all others, since lines of intervals begin with it.
+            // As wide as all others, since interval lines begin with it.
             name = format!("{name:<7} -c {:<5}", series.connections);
         }
         let title = format!("round {} of {count}, {}", index + 1, name.trim_end());
@@ -237,7 +237,7 @@ impl Plan {
         Ok(intervals.collect())
     }
 
-    /// One transfer of a seeded pattern a contender, digests at both ends.
+    /// One transfer of a seeded pattern per contender, with digests at both ends.
     fn verify(&self) -> Result<()> {
         const DEFAULT: u64 = 1_000_000_000;
         let bytes = match self.amount {
@@ -325,7 +325,7 @@ impl Plan {
         }
     }
 
-    /// What is measured, in a few lines before the first round.
+    /// Describes the measurement in a few lines before the first round.
     fn heading(&self) -> String {
         let (args, work) = (&self.args, &self.args.work);
         let amount = match self.amount {

@@ -1,8 +1,8 @@
-//! The results: figures out of rounds, as tables for people and as one JSON object.
+//! The results: figures from rounds, as tables for people and as one JSON object.
 //!
-//! Throughput and CPU are sums over all rounds of a contender. A ratio compares the two
-//! contenders within each round, a second apart, because the machine drifts from minute to
-//! minute; what is shown is the median of the rounds' ratios.
+//! Throughput and CPU are sums over all rounds of a contender. A ratio compares the two contenders
+//! within each round, a second apart, because the machine drifts from minute to minute; the
+//! reported ratio is the median of the rounds' ratios.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use squall_yard::stats::median;
 use super::contender::Contender;
 use super::report::{Interval, Report};
 
-/// What one contender did in one round, `ksoftirqd` included.
+/// The result of one contender in one round, `ksoftirqd` included.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
     pub(crate) contender: Contender,
@@ -40,7 +40,7 @@ impl Round {
     }
 }
 
-/// What was done with one number of connections.
+/// The results for one number of connections.
 pub(crate) struct Series {
     pub(crate) connections: usize,
     pub(crate) rounds: Vec<Round>,
@@ -49,7 +49,7 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// One without rounds.
+    /// A series without rounds.
     pub(crate) fn new(connections: usize) -> Self {
         Self {
             connections,
@@ -58,7 +58,7 @@ impl Series {
         }
     }
 
-    /// The results of this number alone.
+    /// The report for this number alone.
     pub(crate) fn report(&self, rates: Rates, setup: Setup) -> BulkReport {
         let used = used(&self.rounds, Contender::Quic);
         let stages = used.and_then(|used| used.tables(rates));
@@ -79,21 +79,21 @@ pub(crate) struct Figures {
     pub(crate) upload_gbit_per_s: Option<f64>,
     pub(crate) server_cpu_s_per_gb: f64,
     pub(crate) client_cpu_s_per_gb: f64,
-    /// Part of the two above.
+    /// Already part of the two above.
     pub(crate) ksoftirqd_cpu_s_per_gb: f64,
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
-    /// UDP datagrams in a message that QUIC's server gave to the kernel.
+    /// UDP datagrams per message that QUIC's server gave to the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) datagrams_per_message: Option<f64>,
     /// Both ends' CPU-seconds per GB, round by round.
     pub(crate) rounds_cpu_s_per_gb: Vec<f64>,
 }
 
-/// What was measured, and on what.
+/// The setup of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Setup {
-    /// Absent where there are several numbers: rows have theirs.
+    /// Absent with several numbers: rows have their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connections: Option<usize>,
     pub(crate) streams: usize,
@@ -104,7 +104,7 @@ pub(crate) struct Setup {
     pub(crate) bytes_per_stream: Option<u64>,
     pub(crate) seconds: Option<f64>,
     pub(crate) rounds: usize,
-    /// Ctrl-C ended it before its time.
+    /// Whether Ctrl-C ended it early.
     pub(crate) interrupted: bool,
     pub(crate) payload: u16,
     pub(crate) cipher_suite: String,
@@ -122,7 +122,7 @@ pub(crate) struct Setup {
     pub(crate) tcp_congestion_control: Option<String>,
 }
 
-/// Everything that `squall perf` prints.
+/// Everything printed by `squall perf`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BulkReport {
     /// `W1`, `W1r`, `W2`, `W5s`, `bidir` or `bulk`.
@@ -135,13 +135,13 @@ pub(crate) struct BulkReport {
     pub(crate) quic: Option<Figures>,
     pub(crate) tls_tcp: Option<Figures>,
     pub(crate) tcp: Option<Figures>,
-    /// QUIC's CPU against TLS over TCP's, both ends summed.
+    /// QUIC's CPU relative to TLS over TCP, both ends together.
     pub(crate) ratio_to_tls_tcp: Option<f64>,
-    /// QUIC's CPU against plain TCP's, both ends summed.
+    /// QUIC's CPU relative to plain TCP, both ends together.
     pub(crate) ratio_to_tcp: Option<f64>,
-    /// TLS over TCP's CPU against plain TCP's, both ends summed.
+    /// CPU of TLS over TCP relative to plain TCP, both ends together.
     pub(crate) tls_tcp_ratio_to_tcp: Option<f64>,
-    /// QUIC's smoothed round-trip time at the sending end, in microseconds, over the time.
+    /// QUIC's smoothed round-trip time at the sending end, in microseconds, sampled over time.
     pub(crate) rtt_us: Option<Percentiles>,
     /// QUIC's time from a stream's creation to the first byte of its download, in microseconds.
     pub(crate) first_byte_us: Option<Percentiles>,
@@ -153,7 +153,7 @@ pub(crate) struct BulkReport {
 }
 
 impl BulkReport {
-    /// Draws the figures out of the rounds.
+    /// Computes the figures from the rounds.
     pub(crate) fn new(series: &Series, stages: Option<Both>, setup: Setup) -> Self {
         use Contender::{Quic, Tcp, TlsTcp};
         let (rounds, gauges) = (&series.rounds, &series.gauges);
@@ -194,7 +194,7 @@ impl BulkReport {
             .filter_map(|(contender, figures)| Some((contender, figures.as_ref()?)))
     }
 
-    /// A contender's CPU against plain TCP's.
+    /// A contender's CPU relative to plain TCP.
     pub(super) fn to_tcp(&self, contender: Contender) -> Option<f64> {
         match contender {
             Contender::Quic => self.ratio_to_tcp,
@@ -203,7 +203,7 @@ impl BulkReport {
         }
     }
 
-    /// What the figures say, in lines that begin with this.
+    /// The conclusions from the figures, in lines that begin with this.
     pub(super) fn remarks(&self, begin: &str) -> String {
         let mut text = String::new();
         for (control, ratio) in [
@@ -225,7 +225,7 @@ impl BulkReport {
         text
     }
 
-    /// QUIC's cost by stage, after an empty line.
+    /// QUIC's cost by stage, preceded by an empty line.
     pub(super) fn stage_table(&self, title: &str, width: usize) -> String {
         let ends = match self.setup.direction {
             "upload" => ("server (receives)", "client (sends)"),
@@ -259,7 +259,7 @@ impl BulkReport {
         }
     }
 
-    /// Two bars a contender, QUIC's by stage.
+    /// Two bars per contender, QUIC's split by stage.
     pub(super) fn bars(&self, name: impl Fn(Contender) -> String) -> Vec<Bar> {
         let mut bars = Vec::new();
         for (contender, figures) in self.contenders() {
@@ -328,7 +328,7 @@ impl Report for BulkReport {
     }
 }
 
-/// The line below the tables of a measurement that Ctrl-C ended.
+/// The line below the tables of a measurement that Ctrl-C ended early.
 pub(super) const INTERRUPTED: &str = "Interrupted: the figures cover the time before.\n";
 
 /// The chart of these bars.
@@ -351,7 +351,7 @@ fn per_gb(cpu: Duration, bytes: u64) -> f64 {
     cpu.as_secs_f64() / (bytes as f64 / 1e9)
 }
 
-/// What a contender's rounds took together; `None` where it was not counted.
+/// The sum over a contender's rounds; `None` if it was not counted.
 fn used(rounds: &[Round], contender: Contender) -> Option<Used> {
     let own = (rounds.iter()).filter(|round| round.contender == contender);
     let counted = own.filter_map(|round| round.outcome.used.as_ref());
@@ -388,13 +388,13 @@ fn figures(rounds: &[Round], contender: Contender) -> Option<Figures> {
     })
 }
 
-/// The median over the rounds of `contender`'s CPU per GB against `control`'s in the same round.
+/// The median over the rounds of `contender`'s CPU per GB relative to `control`'s in that round.
 fn ratio(rounds: &[Round], contender: Contender, control: Contender) -> Option<f64> {
     median_ratio(of(rounds, contender), &of(rounds, control))
 }
 
-/// The median over the rounds of a contender's CPU per GB against its own in the same round on the
-/// fewest connections.
+/// The median over the rounds of a contender's CPU per GB relative to its own on the fewest
+/// connections in the same round.
 pub(super) fn growth(rounds: &[Round], fewest: &[Round], contender: Contender) -> Option<f64> {
     median_ratio(of(rounds, contender), &of(fewest, contender))
 }
@@ -413,7 +413,7 @@ fn median_ratio(own: Vec<&Round>, others: &[&Round]) -> Option<f64> {
     median(ratios.collect())
 }
 
-/// The table of throughput and CPU: of each row the label, the figures, and the ratio to TCP.
+/// The table of throughput and CPU: for each row the label, the figures, and the ratio to TCP.
 pub(super) fn summary(rows: &[(String, &Figures, Option<f64>)], width: usize) -> String {
     let column = |heading, cell: &dyn Fn(&Figures) -> String| {
         Column::new(heading, rows.iter().map(|(_, figures, _)| cell(figures)))
@@ -541,8 +541,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_ratio_is_the_median_of_ratios_within_rounds() {
-        // Ratios 2, 4 and 1; the medians of the CPU times alone would give 400 / 200 = 2 only by
-        // chance, so the second round is made slow for both.
+        // Ratios 2, 4 and 1. The medians of the CPU times would also give 400 / 200 = 2, but only
+        // by chance, so the second round is slow for both.
         let rounds = [
             round(Contender::Quic, 0, 200),
             round(Contender::Tcp, 0, 100),

@@ -1,7 +1,7 @@
 //! Bulk transfers with several numbers of connections: a row for each number and contender, and how
 //! the cost grows with the number.
 //!
-//! The numbers take turns within each round, as the contenders do. The growth is the median of the
+//! The numbers alternate within each round, as the contenders do. The growth is the median of the
 //! rounds' ratios, like every other ratio.
 
 use serde::Serialize;
@@ -14,19 +14,19 @@ use super::bulk_report::{self, BulkReport, Figures, INTERRUPTED, Series, Setup};
 use super::contender::Contender;
 use super::report::{Interval, Report};
 
-/// CPU of a contender against that on the fewest connections.
+/// A contender's CPU relative to that on the fewest connections.
 fn to_fewest(series: &Series, all: &[Series], contender: Contender) -> Option<f64> {
     let fewest = all.iter().min_by_key(|one| one.connections)?;
     (fewest.connections < series.connections)
         .then(|| bulk_report::growth(&series.rounds, &fewest.rounds, contender))?
 }
 
-/// A contender with its number of connections, for people.
+/// The name of a contender with its number of connections, for people.
 fn name(contender: Contender, connections: usize) -> String {
     format!("{} -c {connections}", contender.name())
 }
 
-/// One contender with one number of connections. Both ends' CPU is summed in ratios.
+/// One contender with one number of connections. Ratios compare the sum of both ends' CPU.
 #[derive(Clone, Debug, Serialize)]
 struct SeriesRow {
     #[serde(flatten)]
@@ -39,12 +39,12 @@ struct SeriesRow {
     /// With `--bidir`.
     #[serde(skip_serializing_if = "Option::is_none")]
     upload_gbit_per_s: Option<f64>,
-    /// CPU against a control's on as many connections.
+    /// CPU relative to a control with as many connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio_to_tls_tcp: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio_to_tcp: Option<f64>,
-    /// CPU against the same contender's on the fewest connections.
+    /// CPU relative to the same contender on the fewest connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio_to_fewest: Option<f64>,
     /// QUIC's, as in the report of one number.
@@ -93,13 +93,13 @@ pub(crate) struct SeriesReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     intervals: Vec<Interval>,
     setup: Setup,
-    /// The results of each number alone.
+    /// The report for each number alone.
     #[serde(skip)]
     reports: Vec<BulkReport>,
 }
 
 impl SeriesReport {
-    /// Draws the figures out of the rounds.
+    /// Computes the figures from the rounds.
     pub(crate) fn new(
         all: &[Series],
         rates: Rates,

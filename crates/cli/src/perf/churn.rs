@@ -1,5 +1,5 @@
-//! Connections that come and go: a full handshake, a few requests one after the other, close. As
-//! soon as one is closed the next one begins in its place.
+//! Connections that come and go: a full handshake, a few requests one after the other, close. Each
+//! one is replaced as soon as it is closed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,10 +15,10 @@ use super::endpoint::wait;
 use super::handshakes::Target;
 use super::requests::ask;
 
-/// Does the work. Connections that exist when the time is up are brought to their end.
+/// Does the work. Connections that exist when the time is up are completed.
 ///
 /// # Errors
-/// A handshake failed, or a response was not as long as asked for.
+/// A handshake failed, or a response had the wrong length.
 pub(crate) fn run(work: &Churn, target: Target, live: &Arc<Counter>) -> Result<Done> {
     let (target, work, live) = (Arc::new(target), work.clone(), Arc::clone(live));
     let client = target.client.clone();

@@ -1,5 +1,5 @@
 //! `squall perf client`: measures against a perf server in another process or on another machine,
-//! ours or another implementation's.
+//! which may be another implementation.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -36,7 +36,7 @@ use crate::{output, trust};
 /// Measures against a server.
 ///
 /// # Errors
-/// There is no connection, or it broke.
+/// There is no connection, or it failed.
 pub(crate) fn measure(args: &Client) -> Result<()> {
     args.work.one_number()?;
     let (mut connections, suites) = (args.work.connections(), args.options.suite.as_ref());
@@ -58,14 +58,14 @@ pub(crate) fn measure(args: &Client) -> Result<()> {
     result
 }
 
-/// A client and where it goes.
+/// A client and its server.
 struct Session<'a> {
     args: &'a Client,
     endpoint: Endpoint,
     address: SocketAddr,
     host: String,
     watch: Arc<Watch>,
-    /// A configuration for each connection, where they differ.
+    /// A configuration for each connection, if they differ.
     mix: Vec<squall::ClientConfig>,
     ticker: Ticker,
 }
@@ -112,7 +112,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Whether a server answers there: a connection that is closed at once.
+    /// Checks that a server answers there, with a connection that is closed at once.
     fn try_out(&self) -> std::result::Result<(), Unable> {
         let guard = self.guard(Phase::Connecting, None);
         let connected = endpoint::connect(&self.endpoint, self.address, &self.host, &[], 1);
@@ -131,7 +131,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Notices when the server is gone; lines go above the live line, if there is one.
+    /// Detects that the server is gone; prints lines above the live line, if there is one.
     fn guard(&self, phase: Phase, printer: Option<Printer>) -> Guard {
         let print = move |line: &str| match &printer {
             Some(printer) => printer.print(|| eprintln!("{line}")),
@@ -143,7 +143,7 @@ impl<'a> Session<'a> {
         Guard::start(endpoint, *address, self.args.bind, phase, print)
     }
 
-    /// Does what waits for the server, unless the server is gone.
+    /// Waits for the server, unless it is gone.
     fn guarded<T>(
         &self,
         phase: Phase,
@@ -152,7 +152,7 @@ impl<'a> Session<'a> {
     ) -> Result<T> {
         let guard = self.guard(phase, printer);
         let result = work();
-        // Why it ended says more than how.
+        // The reason for the end is more informative than the error.
         match guard.finish() {
             Some(gone) if result.is_err() => Err(gone),
             _ => result,
@@ -168,11 +168,11 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// What connections did, where that was asked for.
+    /// Prints statistics of connections, if requested.
     fn tell_connections(&self, connections: &[Connection]) {
         if self.args.conn_stats {
             for (at, connection) in connections.iter().enumerate() {
-                // To standard error: standard output has the JSON object or the rows alone.
+                // To standard error, since standard output is only for the JSON object or the rows.
                 eprintln!(
                     "connection {}: {}",
                     at + 1,
@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The live line, and lines for intervals that begin with a name.
+    /// The live line, and interval lines that begin with a name.
     fn line(&self, title: String, unit: Unit, lanes: &[Lane], name: &str) -> Live {
         let telling = report::telling(&self.args.work, &self.args.output, name);
         Live::with_intervals(title, unit, lanes, telling)
@@ -236,8 +236,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Makes what a job needs before it is measured, its connections among it; the work itself is
-    /// what is returned.
+    /// Prepares everything that a job needs before it is measured, including its connections;
+    /// returns the work itself.
     fn prepare<'b>(
         &self,
         job: &'b Job,
@@ -332,18 +332,18 @@ fn keep<T: serde::Serialize>(intervals: &[T]) {
     }
 }
 
-/// The result of a bulk transfer, as one end sees it.
+/// The result of a bulk transfer, as seen by one end.
 #[derive(serde::Serialize)]
 struct ClientReport<'a> {
     direction: &'static str,
-    /// In all directions.
+    /// In all directions together.
     bytes: u64,
     bytes_received: u64,
     bytes_sent: u64,
     seconds: f64,
     gbit_per_s: f64,
     client_cpu_s_per_gb: f64,
-    /// Smoothed round-trip time of an upload, sampled over the time.
+    /// Smoothed round-trip time of an upload, sampled over time.
     rtt_us: Option<Percentiles>,
     first_byte_us: Option<Percentiles>,
     interrupted: bool,
@@ -479,8 +479,8 @@ impl Report for ClientReport<'_> {
     }
 }
 
-/// A socket for one family of addresses, what watches over its handshakes, and the configurations
-/// of that many connections where they differ.
+/// A socket for one address family, the watch over its handshakes, and the configurations of that
+/// many connections if they differ.
 fn bind(
     args: &Client,
     address: SocketAddr,

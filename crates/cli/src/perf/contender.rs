@@ -1,9 +1,9 @@
-//! What is measured side by side: squall and its controls.
+//! The contenders that are compared: squall and its controls.
 
 use clap::ValueEnum;
 use squall_yard::error::{Failure, Result};
 
-/// What can be measured.
+/// The contenders.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contender {
     /// squall
@@ -28,13 +28,13 @@ impl Contender {
     }
 }
 
-/// The most connections of the controls: what `--bidir` takes for 10,000 streams.
+/// The most connections of the controls: as many as `--bidir` uses for 10,000 streams.
 const MAX_TCP: usize = 20_000;
 
-/// Checks that controls with two threads for each connection can have so many connections.
+/// Checks that controls with two threads per connection can have this many connections.
 ///
 /// # Errors
-/// They would have too many, and take part.
+/// They take part and would have too many.
 pub(crate) fn check_threads(connections: usize, contenders: &[Contender]) -> Result<()> {
     if connections > MAX_TCP && contenders.iter().any(|&one| one != Contender::Quic) {
         return Err(Failure::new(format!(

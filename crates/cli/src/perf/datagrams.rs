@@ -1,5 +1,5 @@
-//! Datagrams (RFC 9221): the server sends as many as its connections take, the client counts what
-//! arrives.
+//! Datagrams (RFC 9221): the server sends as many as its connections take, and the client counts
+//! those that arrive.
 //!
 //! ```text
 //!   client   connect all ─► start ─► read until the time is up, then until nothing comes any more
@@ -27,21 +27,21 @@ use super::endpoint::run_all;
 
 /// After this long without a datagram, those that have not arrived are lost.
 const QUIET: Duration = Duration::from_millis(100);
-/// How often, and how many times, a server looks whether the path carries the size by now.
+/// How often, and how many times, a server checks whether the path carries the size yet.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS: usize = 100;
 
-/// Bytes beside a datagram in its packet, at most: a short header with a connection ID of 20 bytes,
+/// The most bytes around a datagram in its packet: a short header with a connection ID of 20 bytes,
 /// the frame's type and length, and the tag (RFC 9000 §17.3, RFC 9221 §4).
 const AROUND: usize = 1 + 20 + 4 + 3 + 16;
 
-/// Datagrams that are sent or read with one call, at most.
+/// The most datagrams sent or read with one call.
 const AT_ONCE: usize = 64;
 
 /// Whether a datagram fits into a packet.
 ///
 /// # Errors
-/// It does not: what to do.
+/// It does not; the error says what to do.
 pub(crate) fn check(work: &Datagrams, options: &Options) -> Result<()> {
     let most = usize::from(options.payload) - AROUND;
     if work.size <= most {
@@ -53,13 +53,13 @@ pub(crate) fn check(work: &Datagrams, options: &Options) -> Result<()> {
     )))
 }
 
-/// Bytes of datagrams that wait at each end of a connection: 16 MB over all, so that what waits at
-/// the end is soon read, but room for some bundles.
+/// Bytes of datagrams that wait at each end of a connection: 16 MB in total, so that those waiting
+/// at the end are read quickly, but with room for some bundles.
 pub(crate) fn buffer(connections: usize) -> usize {
     ((16 << 20) / connections).clamp(256 << 10, 1 << 20)
 }
 
-/// What a server's connections share.
+/// State shared by a server's connections.
 #[derive(Debug)]
 pub(crate) struct Supply {
     datagram: Bytes,
@@ -69,7 +69,7 @@ pub(crate) struct Supply {
 }
 
 impl Supply {
-    /// Datagrams of that many bytes.
+    /// A supply of datagrams of that many bytes.
     pub(crate) fn new(size: usize) -> Self {
         Self {
             datagram: Source::new(None).next(size),
@@ -101,7 +101,7 @@ impl Supply {
                 }
             }
         };
-        // The connection's end is seen at the client.
+        // The client sees the connection's end.
         let _ = interrupt::unless_due(deadline, sending).await;
         let sent = made - list.len();
         self.sent.fetch_add(sent as u64, Ordering::Relaxed);
@@ -114,10 +114,10 @@ struct Arrived {
     last: Instant,
 }
 
-/// A client's work, which starts the server's.
+/// A client's work, which also starts the server's.
 ///
 /// # Errors
-/// A connection ended, or a datagram was not as long as it should be.
+/// A connection ended, or a datagram had the wrong length.
 pub(crate) fn run(
     work: &Datagrams,
     supply: &Supply,

@@ -1,4 +1,4 @@
-//! What this thread asks of an endpoint: connect, run tasks on its workers, close.
+//! Blocking calls to an endpoint from this thread: connect, run tasks on its workers, close.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
@@ -14,7 +14,7 @@ use squall_yard::interrupt;
 #[derive(Debug)]
 pub(crate) struct Unable {
     pub(crate) failure: Failure,
-    /// Nobody answered: another address of the same host may do better.
+    /// No server answered: another address of the same host may work.
     pub(crate) is_unreachable: bool,
 }
 
@@ -25,7 +25,7 @@ impl From<Unable> for Failure {
 }
 
 impl Unable {
-    /// It failed for another reason.
+    /// A server answered, but it failed for another reason.
     pub(crate) fn reached(failure: Failure) -> Self {
         Self {
             failure,
@@ -34,7 +34,7 @@ impl Unable {
     }
 }
 
-/// Starts a connection, with its own configuration where there are several.
+/// Starts a connection, with its own configuration if there are several.
 ///
 /// # Errors
 /// It could not be started.
@@ -45,7 +45,7 @@ pub(crate) fn dial(
     mix: &[ClientConfig],
     index: usize,
 ) -> Result<Connecting> {
-    // Only for a mix: `connect_with` makes a TLS session more, to check the configuration.
+    // Only for a mix: `connect_with` makes an additional TLS session to check the configuration.
     let connecting = match mix {
         [] => client.connect(address, name),
         mix => client.connect_with(mix[index % mix.len()].clone(), address, name),
@@ -53,7 +53,7 @@ pub(crate) fn dial(
     connecting.map_err(context("cannot connect"))
 }
 
-/// A configuration for each connection; none where they are all the endpoint's own.
+/// A configuration for each connection; empty if all use the endpoint's own.
 pub(crate) fn mix(
     clients: &[Arc<rustls::ClientConfig>],
     transport: &Arc<TransportConfig>,
@@ -63,10 +63,10 @@ pub(crate) fn mix(
         .collect()
 }
 
-/// Makes `count` connections from the client's worker. Ctrl-C gives up.
+/// Makes `count` connections from the client's worker. Ctrl-C aborts.
 ///
 /// # Errors
-/// There is no connection; what to do about it.
+/// There is no connection; the error says what to do.
 pub(crate) fn connect(
     client: &Endpoint,
     address: SocketAddr,
@@ -93,7 +93,7 @@ pub(crate) fn connect(
     Ok(connections)
 }
 
-/// Starts tasks, each on its connection's worker, and waits for all.
+/// Starts tasks, each on its connection's worker, and waits for all of them.
 ///
 /// # Errors
 /// The first failure.
@@ -108,7 +108,7 @@ where
         let results = results.clone();
         count += 1;
         connection.spawn(async move {
-            // Nothing receives it once another task has failed.
+            // Nobody receives it if another task has failed.
             let _ = results.send(task.await);
         });
     }
@@ -147,7 +147,7 @@ pub(crate) fn close(endpoint: &Endpoint, reason: &'static [u8]) -> Result<()> {
     wait_idle(endpoint)
 }
 
-/// Waits up to a second until no connection is left: then peers know, and qlogs are complete.
+/// Waits up to a second until no connection is left: peers then know, and qlogs are complete.
 pub(crate) fn wait_idle(endpoint: &Endpoint) -> Result<()> {
     let idle = endpoint.clone();
     wait(endpoint, async move {
@@ -159,7 +159,7 @@ pub(crate) fn wait_idle(endpoint: &Endpoint) -> Result<()> {
 pub(crate) fn explain(error: &CloseReason, address: SocketAddr) -> Failure {
     /// RFC 9001 §4.8: the crypto error of TLS alert no_application_protocol.
     const NO_APPLICATION_PROTOCOL: u64 = 0x100 + 120;
-    /// The same of handshake_failure: no suite or group in common.
+    /// Likewise for handshake_failure: no suite or group in common.
     const HANDSHAKE_FAILURE: u64 = 0x100 + 40;
     Failure::new(match error {
         CloseReason::HandshakeTimeout | CloseReason::IdleTimeout => format!(
@@ -175,7 +175,7 @@ pub(crate) fn explain(error: &CloseReason, address: SocketAddr) -> Failure {
                 "{address} and this end have no cipher suite in common: omit --suite at one end"
             )
         }
-        // What `openssl req -x509` makes by itself, and webpki does not take from a server (RFC
+        // `openssl req -x509` makes these by default, and webpki rejects them from a server (RFC
         // 5280 §4.2.1.9).
         CloseReason::Transport {
             reason,

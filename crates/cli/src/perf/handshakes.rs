@@ -4,9 +4,9 @@
 //!   N at a time:  connect ... all are established -> their tickets are here -> close all, again
 //! ```
 //! Both kinds wait for the server's session tickets before they close: then both have had the whole
-//! exchange, HANDSHAKE_DONE included, and the next resumption has a ticket of its own. A
-//! first handshake finds out how many a server sends.
-//! A server need not accept a ticket, nor early data, so the outcome of each handshake is checked.
+//! exchange, HANDSHAKE_DONE included, and the next resumption has a ticket of its own. A first
+//! handshake finds out how many tickets a server sends. A server need not accept a ticket, nor
+//! early data, so the outcome of each handshake is checked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use squall_yard::work::{Handshakes, Kind, request};
 use super::endpoint::{dial, explain, wait};
 use super::requests::ask;
 
-/// How long the first handshake's tickets are waited for, where a server may send none.
+/// How long to wait for the first handshake's tickets, as a server may send none.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Finds out what the server sends, and gathers as many tickets as are used at a time; not to be
+/// Finds out what the server sends, and collects as many tickets as are used at a time; not
 /// measured.
 ///
 /// # Errors
-/// A handshake failed, or the server sends no tickets and they are needed.
+/// A handshake failed, or tickets are needed and the server sends none.
 pub(crate) fn prepare(work: &Handshakes, target: Target) -> Result<Ready> {
     let target = Arc::new(target);
     let (own, work) = (Arc::clone(&target), work.clone());
@@ -43,7 +43,7 @@ pub(crate) fn prepare(work: &Handshakes, target: Target) -> Result<Ready> {
 /// Does the work.
 ///
 /// # Errors
-/// A handshake failed, or the server resumes nothing and should.
+/// A handshake failed, or the server resumes nothing although it should.
 pub(crate) fn run(work: &Handshakes, ready: &Ready, live: &Arc<Counter>) -> Result<Done> {
     let (target, tickets, work) = (Arc::clone(&ready.target), ready.tickets, work.clone());
     let live = Arc::clone(live);
@@ -57,16 +57,16 @@ pub(crate) struct Target {
     pub(crate) client: Endpoint,
     pub(crate) address: SocketAddr,
     pub(crate) name: String,
-    /// A configuration for each of the handshakes at a time, where they differ.
+    /// A configuration for each concurrent handshake, if they differ.
     pub(crate) mix: Vec<ClientConfig>,
-    /// What [`Watch::over`] put into the client's TLS.
+    /// The watch that [`Watch::over`] put into the client's TLS configuration.
     pub(crate) watch: Arc<Watch>,
 }
 
-/// A target that was prepared.
+/// A prepared target.
 pub(crate) struct Ready {
     target: Arc<Target>,
-    /// Tickets that a handshake brings.
+    /// Tickets per handshake.
     tickets: u64,
 }
 
@@ -99,7 +99,7 @@ impl Target {
         Ok(done)
     }
 
-    /// Returns how many tickets a handshake brings.
+    /// Returns the number of tickets per handshake.
     async fn prepare(self: &Arc<Self>, work: &Handshakes) -> Result<u64> {
         self.watch.forget();
         let before = self.watch.count();
@@ -128,7 +128,7 @@ impl Target {
     }
 
     /// Makes concurrent handshakes, waits for their tickets and closes them. Returns how many were
-    /// not of the kind wanted.
+    /// not of the wanted kind.
     async fn batch(
         self: &Arc<Self>,
         work: &Handshakes,
@@ -158,7 +158,7 @@ impl Target {
         tokio::task::yield_now().await;
         if tickets > 0 {
             let arrived = self.watch.arrived(all_arrived);
-            // A server may once send fewer; its handshakes count all the same.
+            // A server may send fewer this time; its handshakes count all the same.
             let _ = tokio::time::timeout(PATIENCE, arrived).await;
         }
         for connection in connections {
@@ -167,7 +167,7 @@ impl Target {
         Ok(missed)
     }
 
-    /// One handshake, and whether it was of the kind wanted.
+    /// One handshake, and whether it was of the wanted kind.
     async fn begin(&self, kind: Kind, index: usize) -> Result<(Connection, bool)> {
         if kind != Kind::Early {
             let connection = self.connect(index).await?;
@@ -178,7 +178,7 @@ impl Target {
             Ok((connection, accepted)) => {
                 let request = request(EARLY_REQUEST, EARLY_RESPONSE);
                 let answered = ask(&connection, request, EARLY_RESPONSE).await;
-                // Why there is no connection says more than that there was no answer.
+                // The reason for the lost connection is more informative than a missing answer.
                 let accepted = accepted.await;
                 answered?;
                 Ok((connection, accepted))
@@ -195,7 +195,7 @@ impl Target {
         dial(&self.client, self.address, &self.name, &self.mix, index)
     }
 
-    /// A connection, with the configuration of that place where they differ.
+    /// A connection, with the configuration at that index if they differ.
     pub(crate) async fn connect(&self, index: usize) -> Result<Connection> {
         let connected = self.connecting(index)?.await;
         connected.map_err(|error| explain(&error, self.address))

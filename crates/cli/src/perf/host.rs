@@ -1,4 +1,4 @@
-//! Where a client's server is: the host's addresses, and the first of them that answers.
+//! Finds a client's server: the host's addresses, and the first of them that answers.
 
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 
@@ -8,10 +8,10 @@ use squall_yard::{interrupt, parse};
 use super::args::Client;
 use super::endpoint::Unable;
 
-/// The port where none is given.
+/// The default port.
 const PORT: u16 = 4433;
 
-/// The host's name, and its addresses of the wanted families, in the system's order.
+/// The host's name, and its addresses in the wanted families, in the system's order.
 pub(crate) fn resolve(args: &Client) -> Result<(String, Vec<SocketAddr>)> {
     let (host, port) = split(&args.server)?;
     let port = match (args.port, port) {
@@ -112,10 +112,10 @@ mod tests {
             port => Ok(port),
         });
         assert_eq!(found.expect("the second"), 2);
-        // All that were tried are named.
+        // The error names all that were tried.
         let none = first(&addresses, |address| Err::<(), _>(unable(address, true)));
         assert_eq!(none.expect_err("none").to_string(), "no 1; no 2; no 3");
-        // A server that answers but cannot be trusted is the one that was meant.
+        // A server that answers but cannot be trusted is the intended one.
         let wrong = first(&addresses, |address| {
             Err::<(), _>(unable(address, address.port() == 1))
         });

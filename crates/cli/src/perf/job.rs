@@ -1,5 +1,5 @@
-//! What is counted: requests, segments, handshakes, connections or datagrams, and what they are
-//! called in results.
+//! Countable work: requests, segments, handshakes, connections or datagrams, and their names in
+//! results.
 
 use squall_yard::error::{Failure, Result};
 use squall_yard::live::Unit;
@@ -23,16 +23,16 @@ pub(crate) enum Job {
     Datagrams(Datagrams),
 }
 
-/// Bytes of a segment of W5 and W5t.
+/// Bytes of a segment in W5 and W5t.
 const W5_SIZE: u64 = 256 * 1024;
 const W5T_SIZE: u64 = 16 * 1024;
 /// Requests on each connection of W8.
 const W8_REQUESTS: usize = 3;
-/// The sizes of datagrams that W7 has.
+/// The sizes of datagrams in W7.
 const W7_SIZES: [usize; 2] = [1_100, 200];
 
 impl Job {
-    /// What a task takes, one after the other; none for bulk transfers.
+    /// The jobs of a task, in order; none for bulk transfers.
     pub(crate) fn all(task: Task) -> Vec<Self> {
         match task {
             Task::Bulk(..) => Vec::new(),
@@ -47,12 +47,12 @@ impl Job {
         }
     }
 
-    /// Whether it is what another one takes its rate from.
+    /// Whether another job takes its rate from this one.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self, Self::Requests(_, None))
     }
 
-    /// The same with a rate in requests a second, where `closed` is what was reached without one.
+    /// The same with a rate in requests per second; `closed` is the rate reached without a limit.
     pub(crate) fn settle(&self, closed: Option<f64>, connections: usize) -> Self {
         let mut settled = self.clone();
         if let Self::Segments(one, rate) = &mut settled {
@@ -70,7 +70,7 @@ impl Job {
         settled
     }
 
-    /// How many a second are to begin, where a rate is settled.
+    /// How many are to begin per second, once a rate is settled.
     pub(crate) fn target_per_s(&self) -> Option<f64> {
         match self {
             Self::Requests(_, Some(Rate::PerSecond(rate))) => Some(*rate),
@@ -79,7 +79,7 @@ impl Job {
         }
     }
 
-    /// What makes requests begin: the response to the one before, or the clock.
+    /// What starts a request: the response to the previous one, or the clock.
     pub(crate) fn mode(&self) -> Option<&'static str> {
         match self {
             Self::Requests(_, None) => Some("closed"),
@@ -124,7 +124,7 @@ impl Job {
         }
     }
 
-    /// What its counter counts.
+    /// The unit that its counter counts.
     pub(crate) fn unit(&self) -> Unit {
         match self {
             Self::Requests(..) => Unit::Requests,
@@ -135,7 +135,7 @@ impl Job {
         }
     }
 
-    /// What CPU time is related to.
+    /// The unit that CPU time is divided by.
     pub(crate) fn cpu_unit(&self) -> &'static str {
         match self {
             Self::Requests(..) => PER_REQUEST,
@@ -156,7 +156,7 @@ impl Job {
         }
     }
 
-    /// What it is, for the heading.
+    /// A description for the heading.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Requests(one, None) => format!(
@@ -189,7 +189,7 @@ impl Job {
         }
     }
 
-    /// Whether a contender has such a thing to be measured.
+    /// Whether this can be measured with a contender.
     pub(crate) fn suits(&self, contender: Contender) -> bool {
         match (self, contender) {
             (Self::Requests(..) | Self::Segments(..), _)
@@ -202,7 +202,7 @@ impl Job {
         }
     }
 
-    /// Why a contender does not suit.
+    /// Why a contender is unsuitable.
     pub(crate) fn unsuited(&self) -> &'static str {
         match self {
             Self::Datagrams(_) => "TCP has no datagrams: omit --only, or pass --only quic",
@@ -215,11 +215,10 @@ impl Job {
         }
     }
 
-    /// Connections that exist at a time, of that many that carry requests; each has a suite of its
-    /// own where there is a mix.
+    /// Connections at a time, if that many carry requests; with a mix, each has its own suite.
     ///
     /// # Errors
-    /// A mix, and handshakes that need another connection's ticket.
+    /// There is a mix, but handshakes need another connection's ticket.
     pub(crate) fn at_a_time(&self, connections: usize, suites: Option<&Suites>) -> Result<usize> {
         match self {
             Self::Requests(..) | Self::Segments(..) | Self::Datagrams(_) => Ok(connections),
@@ -236,7 +235,7 @@ impl Job {
         }
     }
 
-    /// Connections that carry requests or datagrams, at a time, where as many were asked for.
+    /// Connections at a time that carry requests or datagrams, if that many were requested.
     pub(crate) fn connections(&self, wanted: usize) -> Option<usize> {
         match self {
             Self::Handshakes(_) => None,
@@ -245,7 +244,7 @@ impl Job {
         }
     }
 
-    /// The same for a part of its time.
+    /// The same for a fraction of its time.
     pub(crate) fn part(&self, parts: usize) -> Self {
         let mut part = self.clone();
         let time = match &mut part {

@@ -1,4 +1,4 @@
-//! Whether the server is still there: noticed within two seconds if its port is closed.
+//! Whether the server is still there: if its port is closed, that is noticed within two seconds.
 //!
 //! ```text
 //!   datagrams arrive ──────────────────────────────► fine, whatever else is heard
@@ -7,9 +7,9 @@
 //!   none for 2, 5, 10 … s ──► a line that says so
 //! ```
 //! A closed port answers with an ICMP message (RFC 1122 §4.1.3.1), which systems report on
-//! connected sockets only. Whoever guesses the ports can forge one, so it is a hint: while anything
-//! arrives from the server, it changes nothing (compare RFC 9000 §14.2.1 on messages about sizes).
-//! A QUIC server drops the byte, since the fixed bit is not set (RFC 9000 §17.3).
+//! connected sockets only. Anyone who guesses the ports can forge one, so it is a hint: while
+//! anything arrives from the server, it changes nothing (compare RFC 9000 §14.2.1 on messages about
+//! sizes). A QUIC server drops the byte, since the fixed bit is not set (RFC 9000 §17.3).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -21,29 +21,29 @@ use std::time::{Duration, Instant};
 use squall::Endpoint;
 use squall_yard::error::Failure;
 
-/// The interval between two looks at the counters.
+/// The interval between two checks of the counters.
 const TICK: Duration = Duration::from_millis(250);
 /// Silence on a connection after which probes are sent.
 const PROBE_AFTER: Duration = Duration::from_millis(750);
-/// The same before there is a connection to lose.
+/// Likewise before there is a connection to lose.
 const PROBE_CONNECTING_AFTER: Duration = Duration::from_millis(250);
-/// Probes that must be refused. One may have met a server that was about to start.
+/// Probes that must be refused. One may have met a server that was just starting.
 const REFUSALS: u32 = 2;
-/// Seconds of silence after which a line says so; after the last of them, every 30 s.
+/// Seconds of silence after which a line is printed; after the last of them, every 30 s.
 const TOLD_AT: [u64; 5] = [2, 5, 10, 20, 30];
 
-// Probes that are refused must be seen as such within two seconds of silence.
+// Refused probes must be detected within two seconds of silence.
 const _: () = assert!(
     PROBE_AFTER.as_millis() + (REFUSALS as u128 + 2) * TICK.as_millis() < 2_000
         && PROBE_CONNECTING_AFTER.as_millis() <= PROBE_AFTER.as_millis()
 );
 
-/// What to do after a look at the counters.
+/// What to do after checking the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Finding {
     /// Send a probe.
     probe: bool,
-    /// Say that nothing has arrived for this many seconds.
+    /// Print that nothing has arrived for this many seconds.
     tell: Option<u64>,
     /// The server is gone.
     gone: bool,
@@ -74,8 +74,8 @@ impl Rule {
         }
     }
 
-    /// Takes a look at time `now`: `received` counts all datagrams so far, and `refused` says
-    /// whether a probe was refused since the last look.
+    /// Checks at time `now`: `received` counts all datagrams so far, and `refused` says whether a
+    /// probe was refused since the last check.
     fn look(&mut self, now: Duration, received: u64, refused: bool) -> Finding {
         if received != self.received {
             (self.received, self.at) = (received, now);
@@ -83,7 +83,7 @@ impl Rule {
             return Finding::default();
         }
         let silence = now.saturating_sub(self.at);
-        // What was refused before the silence began is an old answer, or a forged one.
+        // A refusal from before the silence is an old answer, or a forged one.
         let is_silent = silence >= self.probe_after;
         self.refused += u32::from(refused && is_silent);
         let seconds = silence.as_secs();
@@ -103,16 +103,16 @@ impl Rule {
     }
 }
 
-/// What the client waits for.
+/// What the client is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// A connection.
     Connecting,
-    /// Data on connections that stand.
+    /// Data on established connections.
     Working,
 }
 
-/// A socket that hears whether the server's port is closed.
+/// A socket that learns whether the server's port is closed.
 ///
 /// # Errors
 /// The system has no route to the server's address, or none from the local one.
@@ -130,14 +130,14 @@ pub(super) fn probe_socket(
     Ok(socket)
 }
 
-/// Watches over a client's endpoint while it waits for its server.
+/// Watches a client's endpoint while it waits for its server.
 pub(super) struct Guard {
     done: Arc<AtomicBool>,
     thread: Option<JoinHandle<Option<Failure>>>,
 }
 
 impl Guard {
-    /// Starts to watch. `print` is given lines for people; if the server is gone, the endpoint is
+    /// Starts watching. `print` is given lines for people; if the server is gone, the endpoint is
     /// closed, which ends everything that waits for it.
     pub(super) fn start(
         endpoint: &Endpoint,
@@ -160,7 +160,7 @@ impl Guard {
         }
     }
 
-    /// Ends the watch; why the server is thought to be gone, if it is.
+    /// Stops watching; returns why the server is thought to be gone, if it is.
     pub(super) fn finish(mut self) -> Option<Failure> {
         self.end()
     }
@@ -169,7 +169,7 @@ impl Guard {
         self.done.store(true, Ordering::Relaxed);
         let thread = self.thread.take()?;
         thread.thread().unpark();
-        // One that panicked has found nothing.
+        // If it panicked, it has found nothing.
         thread.join().ok().flatten()
     }
 }
@@ -212,7 +212,7 @@ fn watch(
                 Phase::Connecting => "answer",
                 Phase::Working => "data",
             };
-            // What the system says of our own datagrams.
+            // The system's errors about our own datagrams.
             let failed = udp.errors.iter().filter(|error| error.errno != 0);
             let failed = failed.max_by_key(|error| error.sends);
             let why = failed.filter(|error| error.sends > 0).map(|error| {
@@ -225,14 +225,14 @@ fn watch(
             ));
         }
         if let Some(socket) = socket.filter(|_| finding.probe) {
-            // Where sending fails there is no answer either.
+            // If sending fails, there is no answer either.
             let _ = socket.send(&[0]);
         }
     }
     None
 }
 
-/// Whether a probe has met a closed port. Reading it clears it.
+/// Whether a probe has met a closed port. Reading this clears it.
 fn is_refused(socket: &UdpSocket) -> bool {
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     socket
@@ -244,7 +244,7 @@ fn is_refused(socket: &UdpSocket) -> bool {
 mod tests {
     use super::*;
 
-    /// Looks every tick for `seconds`; what `received` and `refused` say of a tick.
+    /// Checks every tick for `seconds`, with the given `received` and `refused` of each tick.
     fn looks(
         seconds: u64,
         received: impl Fn(u64) -> u64,
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn forged_messages_do_not_end_a_connection_on_which_anything_arrives() {
-        // One datagram in half a second, a forged message in every look.
+        // One datagram in half a second, a forged message at every check.
         let looks = looks(600, |tick| tick / 2, |_| true);
         assert!(
             looks
@@ -275,7 +275,7 @@ mod tests {
     fn a_closed_port_is_noticed_within_two_seconds() {
         let begin = 40;
         for phase in [Phase::Connecting, Phase::Working] {
-            // Data until ten seconds; each probe is refused before the next look.
+            // Data until ten seconds; each probe is refused before the next check.
             let mut rule = Rule::new(phase);
             let mut probed = false;
             let looks = 1_u32..begin + 8;
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn silence_begins_again_after_every_datagram() {
-        // A datagram every three seconds: told of each time, probed each time.
+        // A datagram every three seconds: reported and probed each time.
         let looks = looks(30, |tick| tick / 12, |_| false);
         let told = looks.iter().filter(|(_, finding)| finding.tell == Some(2));
         assert_eq!(told.count(), 10);

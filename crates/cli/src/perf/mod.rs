@@ -1,5 +1,5 @@
-//! `squall perf`: what a GB costs over QUIC, over TLS on TCP and over plain TCP; what a request and
-//! a handshake cost.
+//! `squall perf`: the cost of a GB over QUIC, over TLS on TCP and over plain TCP, and of a request
+//! and a handshake.
 //!
 //! ```text
 //!   args, work ─► bulk     round by round, the order rotating      ─► bulk_report ─┐
@@ -15,7 +15,7 @@
 //!   endpoint, protocol, requests, handshakes, churn, datagrams       what both ends do over QUIC
 //!   host, liveness                               where the client's server is, and whether still
 //! ```
-//! Clocks, tables, controls and charts are `squall_yard`'s.
+//! Clocks, tables, controls and charts are in `squall_yard`.
 
 mod ablation;
 pub(crate) mod args;
@@ -79,10 +79,10 @@ pub(crate) fn main(perf: Perf) -> Result<()> {
     }
 }
 
-/// The two cores that were asked for, if they can be had, or the first two.
+/// The two requested cores, if they are available, or the first two.
 fn cores(wanted: Option<(usize, usize)>, workers: usize, allowed: &[usize]) -> Result<Cores> {
     let Some((server, client)) = wanted else {
-        // Several workers of an end on one core would only be in each other's way.
+        // Several workers of an end on one core would only get in each other's way.
         return Ok(if workers == 1 {
             Cores::pick(allowed)
         } else {
@@ -100,7 +100,7 @@ fn cores(wanted: Option<(usize, usize)>, workers: usize, allowed: &[usize]) -> R
     )))
 }
 
-/// The cores that were asked for, if they can be had.
+/// The requested cores, if they are available.
 fn these_cores(wanted: &[usize]) -> Result<Vec<usize>> {
     let allowed = sys::allowed_cores();
     match wanted.iter().find(|core| !allowed.contains(core)) {
@@ -111,7 +111,7 @@ fn these_cores(wanted: &[usize]) -> Result<Vec<usize>> {
     }
 }
 
-/// What a connection went through, in a line (`--conn-stats`).
+/// The statistics of a connection in one line (`--conn-stats`).
 fn connection_stats(connection: &squall::Connection) -> String {
     let stats = connection.stats();
     format!(
@@ -132,7 +132,7 @@ fn connection_stats(connection: &squall::Connection) -> String {
     )
 }
 
-/// The contenders of a round: each round another one goes first.
+/// The contenders of a round: each round starts with a different one.
 fn rotated<T: Clone>(contenders: &[T], round: usize) -> Vec<T> {
     let mut order = contenders.to_vec();
     let first = round % order.len().max(1);

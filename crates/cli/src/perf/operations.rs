@@ -1,4 +1,4 @@
-//! What was counted as results: rates, CPU and times of requests, handshakes and datagrams.
+//! Turns counts into results: rates, CPU and times of requests, handshakes and datagrams.
 
 use serde::Serialize;
 use squall_yard::chart::{Bar, Bars, NOT_SPLIT};
@@ -10,7 +10,7 @@ use squall_yard::stages::{self, Both, Rates, Sample, Table};
 use super::job::Job;
 use super::report::{Interval, Report};
 
-/// A rate is reached if this share of it is: the time for the last ones is part of the time.
+/// A rate counts as reached at this share, since the time for the last ones is included.
 const REACHED: f64 = 0.95;
 
 /// One job's figures.
@@ -18,20 +18,20 @@ const REACHED: f64 = 0.95;
 pub(crate) struct Figures {
     #[serde(flatten)]
     pub(crate) row: Row,
-    /// How many were to begin.
+    /// How many were to begin per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target_per_s: Option<f64>,
     pub(crate) count: u64,
     pub(crate) seconds: f64,
-    /// Datagrams that were sent and did not arrive.
+    /// Datagrams that were sent but did not arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lost_percent: Option<f64>,
-    /// squall's CPU, both ends', against a control's: the median of the rounds' ratios.
+    /// squall's CPU at both ends relative to a control: the median of the rounds' ratios.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_to_tls_tcp: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_to_tcp: Option<f64>,
-    /// CPU of both ends against that on the fewest connections, where there are several numbers.
+    /// CPU of both ends relative to the fewest connections, if there are several numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_to_fewest: Option<f64>,
     pub(crate) stages: Option<Tables>,
@@ -39,13 +39,13 @@ pub(crate) struct Figures {
     pub(crate) name: String,
 }
 
-/// The cost by stage, as far as it can be seen from here.
+/// The cost by stage, as far as it is visible from here.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Tables {
     /// Both ends are in this process.
     Both(Box<Both>),
-    /// The server is another one.
+    /// The server is a different process.
     Client {
         client: Box<Table>,
         #[serde(skip)]
@@ -54,7 +54,7 @@ pub(crate) enum Tables {
 }
 
 impl Tables {
-    /// The client's alone; `None` where nothing was moved.
+    /// The client's alone; `None` if nothing was transferred.
     pub(crate) fn client(sample: &Sample, rates: Rates) -> Option<Self> {
         let client = Table::new(sample, rates)?;
         let overhead = client.overhead_percent();
@@ -84,7 +84,7 @@ impl Tables {
 }
 
 impl Figures {
-    /// The figures of what was done. CPU in microseconds of both ends, all in all.
+    /// The figures of the work done. CPU is in microseconds, of both ends, in total.
     pub(crate) fn new(
         job: &Job,
         contender: &'static str,
@@ -134,7 +134,7 @@ impl Figures {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct OperationsReport {
     pub(crate) rows: Vec<Figures>,
-    /// CPU of the server for a resumed handshake against a full one.
+    /// The server's CPU for a resumed handshake relative to a full one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resumed_to_full: Option<f64>,
     /// With `--interval`.
@@ -144,13 +144,13 @@ pub(crate) struct OperationsReport {
     pub(crate) setup: Setup,
 }
 
-/// What was measured, and on what.
+/// The setup of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Setup {
     pub(crate) what: Vec<String>,
     pub(crate) where_to: String,
     pub(crate) options: String,
-    /// What the controls are, and what they do otherwise.
+    /// The controls, and how they differ.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) controls: Vec<String>,
     pub(crate) interrupted: bool,
@@ -179,7 +179,7 @@ impl OperationsReport {
         (self.rows.iter()).any(|one| one.row.cpu_unit == PER_GB)
     }
 
-    /// What the columns are, and what the figures say.
+    /// Explains the columns and the figures.
     fn remarks(&self) -> String {
         let unit = if self.is_by_byte() {
             "CPU-seconds per GB"
@@ -387,7 +387,7 @@ mod tests {
                 interrupted: true,
             };
             let report = OperationsReport::new(rows, Vec::new(), setup);
-            // A control, whose two bars are there but not split.
+            // A control, whose two bars exist but are not split.
             let bars = report.chart().bars;
             let parts: Vec<_> = bars.iter().flat_map(|bar| &bar.parts).collect();
             assert_eq!(parts, [&(NOT_SPLIT, figure), &(NOT_SPLIT, figure)]);

@@ -1,5 +1,5 @@
-//! The perf protocol, draft-banks-quic-performance-00, both roles: what the built-in measurement
-//! and `perf server` and `perf client` speak, and secnetperf, quinn-perf and others.
+//! The perf protocol, draft-banks-quic-performance-00, in both roles: spoken by the built-in
+//! measurement, by `perf server` and `perf client`, and by secnetperf, quinn-perf and others.
 //!
 //! ```text
 //!   client                                  server                     ALPN "perf"
@@ -29,23 +29,23 @@ use super::datagrams::Supply;
 /// draft §2.3.1: a response without limit.
 const UNLIMITED: u64 = u64::MAX;
 
-/// What all streams of a server share.
+/// State shared by all streams of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
-    /// Set: answer with patterns, one seed after the other, and keep digests.
+    /// If set: answer with patterns, one seed after the other, and keep digests.
     pub(crate) seed: Option<u64>,
     answers: AtomicU64,
     digests: Mutex<Vec<Digest>>,
     /// Round-trip times while sending, see [`Gauges`].
     rtt: Shared,
-    /// What each answer is limited to, in bits per second.
+    /// The limit of each answer, in bits per second.
     bitrate: Option<u64>,
-    /// Set: every connection gets these datagrams.
+    /// If set: every connection gets these datagrams.
     datagrams: Option<Arc<Supply>>,
 }
 
 impl Service {
-    /// A server that answers with the fixed buffer, or with patterns from this seed on.
+    /// A server that answers from the fixed buffer, or with patterns starting at this seed.
     pub(crate) fn new(seed: Option<u64>, rtt: &Shared) -> Self {
         Self {
             seed,
@@ -65,7 +65,7 @@ impl Service {
         Source::new(self.seed.map(|seed| seed.wrapping_add(index))).paced(self.bitrate)
     }
 
-    /// The same with answers at this rate.
+    /// The same with answers limited to this rate.
     pub(crate) fn at(self, bitrate: Option<u64>) -> Self {
         Self { bitrate, ..self }
     }
@@ -84,7 +84,7 @@ impl Service {
     }
 }
 
-/// What one connection moved, seen from the server.
+/// What one connection transferred, as seen by the server.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) sent: AtomicU64,
@@ -105,8 +105,8 @@ where
             incoming.refuse();
             continue;
         }
-        // Before the end of the handshake, so that early data is answered at once: a request of
-        // this protocol may be repeated.
+        // Before the end of the handshake, so that early data is answered at once: requests of this
+        // protocol may be repeated.
         let Ok((connection, _)) = incoming.accept().into_0rtt().await else {
             continue;
         };
@@ -122,7 +122,7 @@ where
     }
 }
 
-/// Answers every stream of a connection, until it ends.
+/// Answers every stream of a connection until it ends.
 async fn serve_connection(connection: &Connection, service: &Arc<Service>, tally: &Arc<Tally>) {
     let shared = Arc::new(Stream {
         connection: connection.clone(),
@@ -144,8 +144,8 @@ async fn serve_connection(connection: &Connection, service: &Arc<Service>, tally
     }
 }
 
-/// Begins with a stream at once, and makes a task of it only if it has to wait: a request that is
-/// here already costs no task.
+/// Starts on a stream at once, and makes it a task only if it has to wait: a request that has
+/// already arrived costs no task.
 async fn run(connection: &Connection, answer: impl Future<Output = ()> + Send + 'static) {
     let mut answer = Box::pin(answer);
     let first = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut answer).poll(cx))).await;
@@ -154,15 +154,14 @@ async fn run(connection: &Connection, answer: impl Future<Output = ()> + Send + 
     }
 }
 
-/// What the answer to a stream needs.
+/// The state for answering a stream.
 struct Stream {
     connection: Connection,
     service: Arc<Service>,
     tally: Arc<Tally>,
 }
 
-/// Answers one stream. Whatever ends it early ends only this stream: dropped halves are reset
-/// and stopped.
+/// Answers one stream. An early end affects only this stream: dropped halves are reset and stopped.
 async fn answer(shared: Arc<Stream>, send: Option<SendStream>, mut recv: RecvStream) {
     let Stream {
         connection,
@@ -184,7 +183,7 @@ async fn answer(shared: Arc<Stream>, send: Option<SendStream>, mut recv: RecvStr
     let mut source = service.source();
     let sent = write(&mut send, wanted, &mut source, |len| {
         tally.sent.fetch_add(len, Ordering::Relaxed);
-        // A small answer says little of it and should not pay for it.
+        // A small answer reveals little about it and should not pay for it.
         if wanted > PIECE as u64 {
             service.rtt.record(connection.stats().rtt);
         }
@@ -192,7 +191,7 @@ async fn answer(shared: Arc<Stream>, send: Option<SendStream>, mut recv: RecvStr
     .await;
     if sent.is_ok() {
         service.keep(source.digest());
-        // An error would say that the peer has stopped it meanwhile.
+        // An error means that the peer has stopped it.
         let _ = send.finish();
         tally.answered.fetch_add(1, Ordering::Relaxed);
     } else {
@@ -200,7 +199,7 @@ async fn answer(shared: Arc<Stream>, send: Option<SendStream>, mut recv: RecvStr
     }
 }
 
-/// Reads a stream to its end and returns how much is wanted back. `None`: it broke off, or ended
+/// Reads a stream to its end and returns how much is requested. `None`: it broke off, or ended
 /// before its eight bytes, and is ignored (draft §2.3.1).
 async fn read(recv: &mut RecvStream, received: &AtomicU64) -> Option<u64> {
     let mut wanted = [0; 8];
@@ -240,7 +239,7 @@ async fn write(
     Ok(())
 }
 
-/// What a client's stream moved.
+/// What a client's stream transferred.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     pub(crate) direction: Direction,
@@ -255,7 +254,7 @@ pub(crate) struct Transfer {
 /// Downloads on a new stream.
 ///
 /// # Errors
-/// The connection ended, or the answer was not as long as asked for.
+/// The connection ended, or the answer had the wrong length.
 pub(crate) async fn download(
     connection: Connection,
     amount: Amount,
@@ -289,14 +288,14 @@ pub(crate) async fn download(
         }
         Ok::<(), squall::ReadError>(())
     };
-    // Ends a download that has stalled; one that progresses looks at the clock itself.
+    // Ends a download that has stalled; one that progresses checks the clock itself.
     let read = interrupt::unless_due(deadline, read).await;
     let end = Instant::now();
     read.unwrap_or(Ok(()))
         .map_err(context("the download was cut short"))?;
     if interrupt::due(deadline) {
-        // draft §2.3.1: a client cancels an unlimited response with STOP_SENDING. An error
-        // would say that the stream is at its end already.
+        // draft §2.3.1: a client cancels an unlimited response with STOP_SENDING. An error means
+        // that the stream has already ended.
         drop(recv.stop(0));
     } else if deadline.is_none() && bytes != wanted {
         return Err(Failure::new(format!(
@@ -331,7 +330,7 @@ pub(crate) async fn upload(
     let mut source = Source::new(None).paced(bitrate);
     let mut bytes = 0;
     let error = context("the upload was cut short");
-    // Nothing is wanted back.
+    // Nothing is requested back.
     send.write_chunk(Bytes::from_static(&[0; 8]))
         .await
         .map_err(&error)?;
@@ -351,7 +350,7 @@ pub(crate) async fn upload(
     let written = interrupt::unless_due(deadline, write).await;
     written.unwrap_or(Ok(())).map_err(&error)?;
     send.finish().map_err(&error)?;
-    // The server's FIN says that everything has arrived. Ctrl-C ends the wait for it.
+    // The server's FIN confirms that everything has arrived. Ctrl-C ends the wait for it.
     let confirmed = interrupt::unless_due(None, async {
         while recv.read_chunk(PIECE).await?.is_some() {}
         Ok::<(), squall::ReadError>(())

@@ -1,11 +1,11 @@
-//! squall over loopback: two endpoints in this process, each with its one worker thread.
+//! squall over loopback: two endpoints in this process, with one worker thread each.
 //!
 //! ```text
 //!   bind both -> connect -> read clocks and stages -> the work, as `protocol` says -> read again
 //! ```
-//! The application's tasks run on the workers' threads ([`Connection::spawn`]), so that each end is
-//! its workers' threads, and their clocks. The server hands over slices of one buffer and nothing
-//! is copied; the client takes the chunks that the receiver holds.
+//! The application's tasks run on the workers' threads ([`Connection::spawn`]), so each end
+//! consists of its workers' threads, which have clocks of their own. The server hands over slices
+//! of one buffer without copying; the client takes the chunks that the receiver holds.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -36,10 +36,10 @@ use super::requests;
 
 /// The shortest idle timeout, unless the user chooses one.
 const LEAST_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Idle timeout for each connection: 3,000 have the shortest one, and more a longer one.
+/// Idle timeout per connection: up to 3,000 have the shortest one, and more a longer one.
 const IDLE_TIMEOUT_OF_EACH: Duration = Duration::from_millis(10);
 
-/// What both ends are made of.
+/// The ingredients of both ends.
 pub(crate) struct Quic {
     options: Options,
     server: ServerConfig,
@@ -47,11 +47,11 @@ pub(crate) struct Quic {
     clients: Vec<Arc<ClientConfig>>,
     watch: Arc<Watch>,
     loopback: IpAddr,
-    /// The workers are its tasks, in place of threads.
+    /// The runtime whose tasks are the workers, instead of threads.
     runtime: Option<Runtime>,
 }
 
-/// What a server gives its clients for another time.
+/// The tickets that a server gives its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tickets {
     None,
@@ -66,26 +66,25 @@ pub(crate) struct Pair {
     pub(crate) server: Endpoint,
     pub(crate) client: Endpoint,
     pub(crate) address: SocketAddr,
-    /// As [`endpoint::mix`] has it.
+    /// As returned by [`endpoint::mix`].
     pub(crate) mix: Vec<squall::ClientConfig>,
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // Both before the first wait: each end learns it from the other.
+        // Both before the first wait: each end learns of it from the other.
         for end in [&self.client, &self.server] {
             end.close(0, b"");
         }
         for end in [&self.client, &self.server] {
-            // A worker that has ended has nothing left to report.
+            // A worker that has ended has nothing more to report.
             let _ = wait_idle(end);
         }
     }
 }
 
 impl Quic {
-    /// Both ends' TLS around a certificate, for that many connections, and the address that they
-    /// use.
+    /// Both ends' TLS with a certificate, for that many connections, and the address that they use.
     ///
     /// # Errors
     /// As [`server_tls`] and [`client_tls`].
@@ -97,7 +96,7 @@ impl Quic {
     ) -> Result<Self> {
         let mut options = options.clone();
         options.suite.get_or_insert(Suite::Aes128.into());
-        // The first of many wait until the last is there, and viewers for their share.
+        // The first of many wait until the last has connected, and viewers wait for their share.
         let of_all = IDLE_TIMEOUT_OF_EACH * u32::try_from(connections).unwrap_or(u32::MAX);
         options
             .idle_timeout
@@ -115,7 +114,7 @@ impl Quic {
         })
     }
 
-    /// The same with workers that are tasks of this runtime.
+    /// The same, with workers that are tasks of this runtime.
     pub(crate) fn on_runtime(mut self, runtime: Runtime) -> Self {
         self.runtime = Some(runtime);
         self
@@ -124,7 +123,7 @@ impl Quic {
     /// A server that serves on loopback, and a client.
     ///
     /// # Errors
-    /// The system's: no port, no such core.
+    /// The system's: no port, or no such core.
     pub(crate) fn bind(
         &self,
         cores: Cores,
@@ -135,7 +134,7 @@ impl Quic {
         let transport = self.options.transport(streams);
         let mut tls = self.server.clone();
         if tickets == Tickets::None {
-            // Only bytes that the other contenders do not send.
+            // Extra bytes that the other contenders do not send.
             tls.send_tls13_tickets = 0;
         }
         if tickets == Tickets::Early {
@@ -182,7 +181,7 @@ impl Quic {
         })
     }
 
-    /// The measuring of a pair's work: what its threads and this process used for it.
+    /// Measures a pair's work: what its threads and this process used for it.
     fn measure<T>(
         pair: &Pair,
         work: impl FnOnce() -> Result<T>,
@@ -206,7 +205,7 @@ impl Quic {
     /// Runs one round of bulk transfer: `connections` connections of `streams` streams.
     ///
     /// # Errors
-    /// A connection or stream broke.
+    /// A connection or stream failed.
     pub(crate) fn bulk(&self, load: &Load) -> Result<Outcome> {
         let service = Service::new(load.seed, &load.gauges.rtt).at(load.bitrate);
         let service = Arc::new(service);
@@ -247,7 +246,7 @@ impl Quic {
     /// Runs one round of requests.
     ///
     /// # Errors
-    /// A connection or stream broke.
+    /// A connection or stream failed.
     pub(crate) fn requests(
         &self,
         work: &Requests,
@@ -267,7 +266,7 @@ impl Quic {
     /// Runs one round of datagrams.
     ///
     /// # Errors
-    /// A connection broke, or nothing arrived.
+    /// A connection failed, or nothing arrived.
     pub(crate) fn datagrams(
         &self,
         work: &Datagrams,
@@ -344,7 +343,7 @@ impl Quic {
 /// Starts the transfers of a load on connections and waits for them.
 ///
 /// # Errors
-/// A connection or stream broke.
+/// A connection or stream failed.
 pub(crate) fn bulk(connections: &[Connection], load: &Load) -> Result<Vec<Transfer>> {
     let (amount, digest, gauges) = (load.amount, load.seed.is_some(), &load.gauges);
     let bitrate = load.bitrate;
@@ -371,7 +370,7 @@ pub(crate) fn bytes(transfers: &[Transfer], direction: Direction) -> u64 {
     own.map(|one| one.bytes).sum()
 }
 
-/// From the first stream's begin to the last one's end.
+/// From the first stream's start to the last one's end.
 pub(crate) fn span(transfers: &[Transfer]) -> Duration {
     let begin = transfers.iter().map(|one| one.begin).min();
     let end = transfers.iter().map(|one| one.end).max();

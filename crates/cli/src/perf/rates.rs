@@ -1,4 +1,4 @@
-//! What is counted, over loopback: squall at both ends and the controls, in turns.
+//! Counted work over loopback: squall at both ends and the controls, alternating.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ use super::report::{self, Interval};
 use super::{cores, datagrams, rotated};
 use crate::output::say;
 
-/// What a contender did in all rounds.
+/// A contender's results in all rounds.
 struct Entry<'a> {
     job: &'a Job,
     connections: usize,
@@ -40,21 +40,21 @@ struct Entry<'a> {
     done: Done,
     /// The server's and the client's, `ksoftirqd` included.
     cpu: [Duration; 2],
-    /// CPU for each, both ends', by round.
+    /// CPU per operation, both ends, by round.
     rounds: Vec<(usize, f64)>,
     /// squall's only.
     used: Option<Used>,
-    /// The rate of the last round, where there is one.
+    /// The rate of the last round, if there is one.
     target_per_s: Option<f64>,
 }
 
 impl Entry<'_> {
-    /// Whether another one does the same job.
+    /// Whether another entry is for the same job.
     fn is_like(&self, other: &Self) -> bool {
         std::ptr::eq(self.job, other.job)
     }
 
-    /// CPU against a control's.
+    /// CPU relative to a control.
     fn to_control(&self, all: &[Self], control: Contender) -> Option<f64> {
         let same = |one: &&Self| {
             one.is_like(self) && (one.connections, one.contender) == (self.connections, control)
@@ -62,14 +62,14 @@ impl Entry<'_> {
         self.ratio(all.iter().find(same)?)
     }
 
-    /// CPU against that of the fewest connections.
+    /// CPU relative to the fewest connections.
     fn to_fewest(&self, all: &[Self]) -> Option<f64> {
         let same = (all.iter()).filter(|one| one.is_like(self) && one.contender == self.contender);
         let fewest = same.min_by_key(|one| one.connections)?;
         (fewest.connections < self.connections).then(|| self.ratio(fewest))?
     }
 
-    /// CPU against another one's: the median of the rounds' ratios.
+    /// CPU relative to another entry: the median of the rounds' ratios.
     fn ratio(&self, control: &Self) -> Option<f64> {
         let ratios = self.rounds.iter().filter_map(|(index, own)| {
             let (_, other) = control.rounds.iter().find(|(at, _)| at == index)?;
@@ -117,12 +117,12 @@ impl Entry<'_> {
     }
 }
 
-/// What all rounds have in common.
+/// State shared by all rounds.
 struct Bench {
     loopback: IpAddr,
     cores: Cores,
     quic: Quic,
-    /// The control of requests, where it takes part, with the crypto library that it uses.
+    /// The control of requests, if it takes part, with the crypto library that it uses.
     tls: Option<(Arc<tls::Tls>, &'static str)>,
     tls_handshakes: TlsHandshakes,
 }
@@ -131,7 +131,7 @@ impl Bench {
     fn new(args: &Local, options: &Options, jobs: &[Job]) -> Result<Self> {
         let certificate = Certificate::generate()?;
         let suites = options.suite.clone().unwrap_or(Suite::Aes128.into());
-        // Where there are several, those of the first number are a part of the others' order.
+        // With several numbers, each uses a part of the connections of the largest.
         let most = args.work.most_connections();
         let mut connections = most;
         for job in jobs {
@@ -157,7 +157,7 @@ impl Bench {
         })
     }
 
-    /// A part of a job; what squall used for it, or what a control's two ends did.
+    /// A part of a job; returns what squall used for it, or what a control's two ends did.
     fn run_one(
         &self,
         job: &Job,
@@ -203,7 +203,7 @@ impl Bench {
         Ok((done, [used.ends[0].cpu, used.ends[1].cpu], Some(used)))
     }
 
-    /// What is measured, and on what.
+    /// The setup of the measurement.
     fn setup(&self, args: &Local, jobs: &[Job], options: &Options, entries: &[Entry<'_>]) -> Setup {
         let mut where_to = format!("loopback ({}), {}", self.loopback, self.cores);
         if !matches!(jobs.first(), Some(Job::Handshakes(_) | Job::Churn(_))) {
@@ -218,7 +218,7 @@ impl Bench {
         }
     }
 
-    /// What the controls are, in lines.
+    /// The controls, in lines.
     fn describe(&self, options: &Options, entries: &[Entry<'_>]) -> Vec<String> {
         let mut lines = Vec::new();
         let has = |contender| entries.iter().any(|one| one.contender == contender);
@@ -263,7 +263,7 @@ impl Bench {
     }
 }
 
-/// What a contender has reached so far without a rate, in requests a second.
+/// The rate that a contender has reached so far without a limit, in requests per second.
 fn closed(entries: &[Entry<'_>], at: usize) -> Option<f64> {
     let open = &entries[at];
     let own = |one: &&Entry<'_>| {
@@ -274,7 +274,7 @@ fn closed(entries: &[Entry<'_>], at: usize) -> Option<f64> {
     Some(done.count() as f64 / done.elapsed.as_secs_f64()).filter(|rate| rate.is_finite())
 }
 
-/// Each job with each number of connections and each contender that has such a thing.
+/// Each job with each number of connections and each suitable contender.
 fn entries<'a>(args: &Local, jobs: &'a [Job]) -> Vec<Entry<'a>> {
     let mut entries = Vec::new();
     for &connections in &args.work.connections {
@@ -348,7 +348,7 @@ fn turn(
     Ok(intervals.collect())
 }
 
-/// What is measured, before the first round.
+/// Describes the measurement before the first round.
 fn announce(args: &Local, setup: &Setup) {
     let controls: String = (setup.controls.iter())
         .map(|line| format!("{line}\n"))
@@ -364,11 +364,10 @@ fn announce(args: &Local, setup: &Setup) {
     say(&layout::wrap(&heading, layout::width()));
 }
 
-/// Runs the jobs in rounds, each with all contenders that have such a thing, and prints what they
-/// took.
+/// Runs the jobs in rounds, each with all suitable contenders, and prints the results.
 ///
 /// # Errors
-/// A connection failed, or the machine refused something.
+/// A connection failed, or the system refused something.
 pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
     let plot = args.output.plot.as_deref().map(File::create).transpose()?;
     let mut options = args.options.clone();

@@ -1,4 +1,4 @@
-//! How results leave a measurement: a chart if one was asked for, then JSON, rows or text.
+//! Outputs results of a measurement: a chart if requested, then JSON, rows or text.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) trait Report: Serialize {
     fn chart(&self) -> Bars;
 }
 
-/// What was done in a part of the time, and by whom.
+/// What was done in a part of the time, and by which contender.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Interval {
     /// Counts from 0; over loopback only.
@@ -33,21 +33,20 @@ pub(crate) struct Interval {
     /// Over loopback only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) contender: Option<&'static str>,
-    /// `W3` and the like; of requests and handshakes only.
+    /// `W3` and the like; for requests and handshakes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) workload: Option<&'static str>,
-    /// Where several numbers of them are measured.
+    /// Present if several numbers of connections are measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connections: Option<usize>,
-    /// `closed` or `open`; of requests only.
+    /// `closed` or `open`; for requests only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<&'static str>,
     #[serde(flatten)]
     pub(crate) figures: live::Interval,
 }
 
-/// Reports intervals as they end, if that was asked for: a line for each, after the name of what is
-/// measured.
+/// Reports intervals as they end, if requested: a line for each, after the name of the measurement.
 pub(crate) fn telling(work: &Work, output: &Output, name: &str) -> Option<(Duration, live::Tell)> {
     let is_text = output.is_text();
     let name = if name.is_empty() {
@@ -64,7 +63,7 @@ pub(crate) fn telling(work: &Work, output: &Output, name: &str) -> Option<(Durat
     Some((every, Box::new(tell)))
 }
 
-/// Draws and prints results in the form that was asked for.
+/// Draws and prints results in the requested form.
 ///
 /// # Errors
 /// The chart cannot be written.

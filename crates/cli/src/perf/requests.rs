@@ -16,13 +16,13 @@ use squall_yard::work::{PIECE, Requests, request};
 
 use super::endpoint::run_all;
 
-/// Histograms of all connections: one each would be 35 kB, and a cache miss a request.
+/// Histograms for all connections: one each would take 35 kB, and a cache miss per request.
 const HISTOGRAMS: usize = 16;
 
-/// Does the work. Requests that are in flight when the time is up are waited for.
+/// Does the work. Waits for requests still in flight when the time is up.
 ///
 /// # Errors
-/// A connection ended, or a response was not as long as asked for.
+/// A connection ended, or a response had the wrong length.
 pub(crate) fn run(
     work: &Requests,
     connections: &[Connection],
@@ -64,8 +64,8 @@ pub(crate) fn run(
     Ok(done)
 }
 
-/// Waits until a place's next request is due, and returns from when its time counts: `None` when
-/// the time is up.
+/// Waits until the next request in a place is due, and returns the time from which its latency
+/// counts: `None` when the time is up.
 async fn next(pace: &mut Pace, deadline: Instant) -> Option<Instant> {
     let Some(due) = pace.next_due() else {
         return (!interrupt::due(Some(deadline))).then(Instant::now);

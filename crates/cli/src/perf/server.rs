@@ -1,4 +1,4 @@
-//! `squall perf server`: answers perf clients, ours and others', until Ctrl-C.
+//! `squall perf server`: answers perf clients, including those of others, until Ctrl-C.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -20,14 +20,14 @@ use super::endpoint;
 use super::protocol::{self, Service, Tally};
 use crate::output::{print_json, say};
 
-/// Streams that a client may have open at a time on one connection: the most that `-s` takes, in
-/// both directions.
+/// Streams that a client may have open at a time on one connection: the maximum of `-s`, in both
+/// directions.
 const STREAMS: usize = 2 * MAX_COUNT;
 
 /// Serves until the user ends it, then prints a summary.
 ///
 /// # Errors
-/// The certificate, the port or the core cannot be had.
+/// The certificate, the port or the core is not available.
 pub(crate) fn serve(args: &Server) -> Result<()> {
     if args.options.suite.as_ref().is_some_and(Suites::is_mix) {
         return Err(Failure::new(
@@ -60,7 +60,7 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     endpoint.spawn(protocol::serve(
         endpoint.clone(),
         Arc::new(Service::default()),
-        // A socket for IPv6 serves both.
+        // An IPv6 socket serves both families.
         move |client| family.suits(client),
         move |connection, tally| entries.enter(connection, tally),
     ));
@@ -119,11 +119,11 @@ fn inform(is_json: bool, text: &str) {
 fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
     let listen = address(args)?;
     let mut tls = ends::server_tls(certificate, &args.options)?;
-    // A request of this protocol does no harm when somebody repeats it.
+    // A request of this protocol does no harm if it is repeated.
     tls.max_early_data_size = ends::EARLY_DATA;
     let mut transport = args.options.transport(STREAMS);
     if args.retry {
-        // RFC 9000 §8.1.3: with such a token, later connections would be spared the Retry.
+        // RFC 9000 §8.1.3: with such a token, later connections would skip the Retry.
         Arc::make_mut(&mut transport).new_tokens = 0;
     }
     let mut builder = args
@@ -141,7 +141,7 @@ fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
     })
 }
 
-/// What the server has done, an entry for each connection that has ended.
+/// The server's results, with an entry for each connection that has ended.
 struct Book {
     started: Instant,
     verbose: bool,
@@ -150,7 +150,7 @@ struct Book {
     sums: Mutex<Sums>,
 }
 
-/// The summary, but for the costs.
+/// The summary without the costs.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 struct Sums {
     connections: u64,
@@ -175,7 +175,7 @@ impl Book {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection has ended.
+    /// Records a connection that has ended.
     fn enter(&self, connection: &Connection, tally: &Tally) {
         let [sent, received, answered] = [&tally.sent, &tally.received, &tally.answered]
             .map(|count| count.load(Ordering::Relaxed));
@@ -185,7 +185,7 @@ impl Book {
         sums.bytes_sent += sent;
         sums.bytes_received += received;
         drop(sums);
-        // Thousands of handshakes a second would be as many lines.
+        // Thousands of handshakes per second would print as many lines.
         if self.verbose && sent + received > 0 {
             let reason = connection
                 .close_reason()
@@ -206,7 +206,7 @@ impl Book {
         }
     }
 
-    /// What the costs are related to: answers, or handshakes where there were none.
+    /// The unit of the costs: answers, or handshakes if there were no answers.
     fn operations(&self) -> (u64, &'static str) {
         let sums = self.sums();
         match sums.answered {

@@ -1,5 +1,5 @@
-//! What a client does with a server: bulk transfer, requests, viewers, or handshakes; in the words
-//! of iperf3, quinn-perf and wrk2.
+//! The work of a client with a server: bulk transfer, requests, viewers, or handshakes; in the
+//! words of iperf3, quinn-perf and wrk2.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) const RESPONSE: u64 = 1024;
 /// Default number of concurrent requests per connection, and of concurrent handshakes.
 const REQUESTS_IN_FLIGHT: usize = 100;
 const HANDSHAKES_IN_FLIGHT: usize = 10;
-/// The same of connections that come and go, and the size of their responses in bytes.
+/// The same for connections that come and go, and the size of their responses in bytes.
 pub(crate) const CHURN_IN_FLIGHT: usize = 4;
 pub(crate) const CHURN_RESPONSE: u64 = 10_000;
 
@@ -50,20 +50,20 @@ pub(crate) struct Work {
           conflicts_with_all = ["requests", "handshakes", "segments"])]
     pub(crate) bitrate: Option<u64>,
 
-    /// Also report what was done in every SECS seconds, as it happens; 0: do not
+    /// Also print intermediate results every SECS seconds; 0 turns this off
     #[arg(short, long, value_name = "SECS", default_value = "0", value_parser = interval)]
     pub(crate) interval: Duration,
 
-    /// The client sends, as iperf3 does unless told otherwise
+    /// The client sends, as in iperf3 by default
     #[arg(long, conflicts_with = "download")]
     pub(crate) upload: bool,
 
-    /// The server sends (default). iperf3 has it the other way round: its -R is this, and what it
-    /// does without -R is --upload here
+    /// The server sends (default). iperf3 has it the other way round: its -R is this, and its
+    /// default is --upload here
     #[arg(long, visible_short_alias = 'R', visible_alias = "reverse")]
     pub(crate) download: bool,
 
-    /// Both ends send at the same time, each on streams of its own
+    /// Both ends send at the same time, each on its own streams
     #[arg(long, conflicts_with_all = ["upload", "download", "requests", "handshakes", "segments", "upload_size",
           "download_size"])]
     pub(crate) bidir: bool,
@@ -81,9 +81,9 @@ pub(crate) struct Work {
     pub(crate) segments: Option<u64>,
 
     /// With --segments, bytes per second of all connections together (default: 200M). With
-    /// --requests, begin requests at random moments (an open loop): this many per second on all
-    /// connections, or a share of the rate that the same run reaches without, such as 50%. Latency
-    /// then counts from the moment when a request is due
+    /// --requests, start requests at random times (an open loop): this many per second over all
+    /// connections, or a share, such as 50%, of the rate that the same run reaches without it.
+    /// Latency then counts from the time when a request is due
     #[arg(long, value_name = "N|N%", value_parser = Rate::parse)]
     pub(crate) rate: Option<Rate>,
 
@@ -109,33 +109,33 @@ pub(crate) struct Work {
     pub(crate) handshakes: Vec<Kind>,
 
     /// Measure connections that come and go: a full handshake, this many requests one after the
-    /// other (default: 3) with responses of --download-size (default: 10K), close
+    /// other (default: 3) with responses of --download-size (default: 10K), and a close
     #[arg(long, value_name = "N", value_parser = count, num_args = 0..=1, require_equals = true,
           default_missing_value = "3",
           conflicts_with_all = ["requests", "segments", "handshakes", "bytes", "connections", "streams", "upload",
           "download", "bidir", "upload_size", "bitrate", "rate"])]
     pub(crate) churn: Option<usize>,
 
-    /// Number of concurrent requests per connection (default: 100), of handshakes that begin at
-    /// once (default: 10; full ones up to 100000 with --only quic), or of connections that come
-    /// and go (default: 4)
+    /// Number of concurrent requests per connection (default: 100), of handshakes started at once
+    /// (default: 10; full ones up to 100000 with --only quic), or of connections that come and go
+    /// (default: 4)
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) in_flight: Option<usize>,
 }
 
-/// How fast something begins.
+/// How often something starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Rate {
-    /// This much or many a second.
+    /// This much or many per second.
     PerSecond(f64),
-    /// This share of what is reached without a rate.
+    /// This share of the rate reached without a limit.
     Share(f64),
 }
 
 impl Rate {
-    /// What viewers get if nothing else is said, in bytes.
+    /// The default for viewers, in bytes per second.
     pub(crate) const VIEWERS: f64 = 200e6;
-    /// The share of an open loop if nothing else is said.
+    /// The default share of an open loop.
     pub(crate) const HALF: Self = Self::Share(0.5);
 
     fn parse(text: &str) -> std::result::Result<Self, String> {
@@ -151,7 +151,7 @@ impl Rate {
     }
 }
 
-/// The work, settled.
+/// The work, with all defaults filled in.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     /// Long streams in one direction.
@@ -160,17 +160,17 @@ pub(crate) enum Task {
     Requests(Requests, Option<Rate>),
     /// Streams by the clock, at this many bytes a second.
     Segments(Requests, f64),
-    /// Connections that are closed as soon as they stand.
+    /// Connections that are closed as soon as they are established.
     Handshakes(Vec<Handshakes>),
     /// Connections that are closed after a few requests.
     Churn(Churn),
 }
 
 impl Work {
-    /// What is to be done.
+    /// The work to do.
     ///
     /// # Errors
-    /// Options that say different things.
+    /// The options contradict each other.
     pub(crate) fn task(&self) -> Result<Task> {
         let open = self.rate.or(self.open_loop.then_some(Rate::HALF));
         if self.requests {
@@ -274,7 +274,7 @@ impl Work {
         Ok(Task::Segments(requests, rate))
     }
 
-    /// The number of connections: the first one, where there are several.
+    /// The number of connections: the first one if there are several.
     pub(crate) fn connections(&self) -> usize {
         self.connections.first().copied().unwrap_or(1)
     }
@@ -309,12 +309,12 @@ impl Work {
         Ok(())
     }
 
-    /// How often intermediate figures are wanted.
+    /// How often intermediate figures are printed.
     pub(crate) fn interval(&self) -> Option<Duration> {
         Some(self.interval).filter(|interval| !interval.is_zero())
     }
 
-    /// Streams that are open at a time on one connection.
+    /// Number of streams open at a time on one connection.
     pub(crate) fn open_streams(&self) -> usize {
         match self.task() {
             Ok(Task::Requests(requests, _)) => requests.in_flight,

@@ -1,4 +1,4 @@
-//! The access log: a line for each request, written by a thread of its own.
+//! The access log: one line per request, written by a separate thread.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -12,10 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// Lines that wait for a slow disk before others are dropped.
+/// Lines that wait for a slow disk before further ones are dropped.
 const WAITING: usize = 8_192;
 
-/// How a line looks.
+/// The format of a line.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// The Common Log Format of Apache and nginx
@@ -24,7 +24,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// A request that is done.
+/// A completed request.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
     /// When it arrived.
@@ -45,7 +45,7 @@ pub(crate) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// The line, with its end.
+    /// The line, including its end.
     fn text(&self, format: Format) -> String {
         match format {
             Format::Common => self.common(),
@@ -94,7 +94,7 @@ impl Line<'_> {
             referer: self.referer,
             user_agent: self.user_agent,
         };
-        // Strings and numbers are always JSON.
+        // Strings and numbers always serialize.
         let mut text = serde_json::to_string(&object).unwrap_or_default();
         text.push('\n');
         text
@@ -109,7 +109,7 @@ fn date(at: SystemTime) -> String {
     format!("{}/{}/{}:{} +0000", next(), next(), next(), next())
 }
 
-/// Appends text in which nothing ends a quoted string or a line; bytes become `\xHH`, as in nginx.
+/// Appends text that cannot end a quoted string or a line; bytes become `\xHH`, as in nginx.
 fn escape(text: &str, line: &mut String) {
     for character in text.chars() {
         if matches!(character, '"' | '\\') || character.is_control() {
@@ -125,7 +125,7 @@ fn escape(text: &str, line: &mut String) {
 
 enum Message {
     Line(String),
-    /// The file was renamed by logrotate or the like.
+    /// The file was renamed, for example by logrotate.
     Reopen,
 }
 
@@ -138,7 +138,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Starts to write to a file, at its end, or to standard output.
+    /// Starts writing to the end of a file, or to standard output.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -158,14 +158,14 @@ impl Log {
         })
     }
 
-    /// Logs a request. `false`: the line is dropped, since the file is too slow.
+    /// Logs a request. `false`: the line is dropped because the file is too slow.
     pub(crate) fn write(&self, line: &Line<'_>) -> bool {
         let text = line.text(self.format);
         (self.writer.as_ref())
             .is_some_and(|(sender, _)| sender.try_send(Message::Line(text)).is_ok())
     }
 
-    /// Opens the file of this name again.
+    /// Reopens the file by its name.
     pub(crate) fn reopen(&self) {
         if let Some((sender, _)) = &self.writer {
             // Without its thread, there is nothing to reopen.
@@ -204,7 +204,7 @@ struct Output {
 }
 
 impl Output {
-    /// Writes lines until nobody can send any. What is buffered goes out when no line waits.
+    /// Writes lines until all senders are gone. Flushes when no line is waiting.
     fn run(&mut self, lines: &Receiver<Message>) {
         while let Ok(mut message) = lines.recv() {
             let ended = loop {
@@ -235,7 +235,7 @@ impl Output {
         self.complain(result);
     }
 
-    /// A full disk is reported once, not for each line.
+    /// Reports a full disk once, not for each line.
     fn complain(&mut self, result: io::Result<()>) {
         if let Err(error) = result
             && !std::mem::replace(&mut self.complained, true)
@@ -298,7 +298,7 @@ mod tests {
         for _ in 0..100 {
             assert!(log.write(&line("/before", "")));
         }
-        // The writer must have seen the lines of before.
+        // The writer must have seen the earlier lines.
         let old = scratch.path().join("access.log.1");
         std::fs::rename(&path, &old).expect("it is there");
         log.reopen();

@@ -12,15 +12,15 @@ use super::proxy::Address;
 
 /// Serve files, or an application behind a reverse proxy, over HTTP/1.1, HTTP/2 and HTTP/3
 ///
-/// Files: folders are served by their index.html, and a file's encoded siblings (.br, .zst, .gz) to
-/// clients that accept them. Names that start with a dot are not served, except /.well-known/, and
-/// neither are links that lead out of the folder.
+/// Files: a folder is served as its index.html, and a file's encoded siblings (.br, .zst, .gz) go
+/// to clients that accept them. Names that start with a dot are not served, except /.well-known/;
+/// nor are links that lead out of the folder.
 ///
 /// Application: requests are passed on with Forwarded and X-Forwarded-For, -Proto and -Host, which
-/// replace those of the client; WebSocket included.
+/// replace the client's own; WebSocket is supported.
 ///
-/// Ctrl-C or SIGTERM finishes the requests in flight, a second one ends at once. SIGHUP reads the
-/// certificate again and reopens the access log.
+/// Ctrl-C or SIGTERM finishes the requests in flight; a second one ends at once. SIGHUP reloads the
+/// certificate and reopens the access log.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("content").required(true).args(["folder", "upstream"]))]
 pub(crate) struct Serve {
@@ -28,16 +28,16 @@ pub(crate) struct Serve {
     #[arg(value_name = "DIR")]
     pub(crate) folder: Option<PathBuf>,
 
-    /// Pass requests on to the application at http://HOST:PORT, or h2c://HOST:PORT for HTTP/2
+    /// Forward requests to the application at http://HOST:PORT, or h2c://HOST:PORT for HTTP/2
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Option<Address>,
 
-    /// Address and port to listen on, by TCP and, for HTTP/3, by UDP
+    /// Address and port to listen on, with TCP and, for HTTP/3, UDP
     #[arg(short, long, value_name = "ADDR:PORT", default_value = "[::]:8443", value_parser = listen)]
     pub(crate) listen: SocketAddr,
 
-    /// Certificate chain (PEM), read again on SIGHUP; by default a certificate for this host is
-    /// made, valid for 13 days
+    /// Certificate chain (PEM), reloaded on SIGHUP; by default a certificate for this host is
+    /// generated, valid for 13 days
     #[arg(long, value_name = "FILE", requires = "key")]
     pub(crate) cert: Option<PathBuf>,
 
@@ -45,7 +45,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
 
-    /// Name or IP address for the certificate that is made, besides localhost; may be repeated
+    /// Name or IP address for the generated certificate, besides localhost; may be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "cert")]
     pub(crate) name: Vec<String>,
 
@@ -53,18 +53,18 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) no_h3: bool,
 
-    /// Have every client of HTTP/3 prove its address before any state is kept (RFC 9000 §8.1.2); by
+    /// Make every HTTP/3 client prove its address before any state is kept (RFC 9000 §8.1.2); by
     /// default only under load
     #[arg(long, conflicts_with = "no_h3")]
     pub(crate) retry: bool,
 
-    /// Pass requests on that come in early data (0-RTT) of HTTP/3, with the field `Early-Data: 1`:
-    /// only if the application heeds it, since they may be replays (RFC 8470). Methods that are
-    /// not safe are answered with 425. Files are always served in early data
+    /// Forward requests that arrive in HTTP/3 early data (0-RTT), with the field `Early-Data: 1`.
+    /// Use it only if the application heeds that field, since such requests may be replays (RFC
+    /// 8470). Unsafe methods are answered with 425. Files are always served in early data
     #[arg(long, requires = "upstream", conflicts_with = "no_h3")]
     pub(crate) early_data: bool,
 
-    /// Number of worker threads, for TCP and for HTTP/3 each (default: one for each core)
+    /// Number of worker threads, for TCP and for HTTP/3 each (default: one per core)
     #[arg(long, value_name = "N", value_parser = workers)]
     pub(crate) workers: Option<usize>,
 
@@ -95,12 +95,12 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR:PORT|PATH", value_parser = metrics)]
     pub(crate) metrics: Option<Metrics>,
 
-    /// Measure what the CPU time of HTTP/3 goes into, for the metric
-    /// squall_worker_stage_seconds_total. It costs a few per cent of that time
+    /// Measure where the CPU time of HTTP/3 goes, for the metric squall_worker_stage_seconds_total.
+    /// This costs a few per cent of that time
     #[arg(long, requires = "metrics", conflicts_with = "no_h3")]
     pub(crate) stage_times: bool,
 
-    /// Connections that may be open at a time; others wait to be accepted
+    /// Maximum number of open connections; others wait to be accepted
     #[arg(long, value_name = "N", default_value = "10000", value_parser = connections)]
     pub(crate) max_connections: u32,
 
@@ -112,7 +112,7 @@ pub(crate) struct Serve {
     pub(crate) timeouts: Timeouts,
 }
 
-/// How long anything may take.
+/// Timeouts.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Timeouts {
     /// Seconds for a TLS handshake, and for the head of a request to arrive
@@ -123,11 +123,11 @@ pub(crate) struct Timeouts {
     #[arg(long, value_name = "SECS", default_value = "75", value_parser = seconds)]
     pub(crate) idle_timeout: Duration,
 
-    /// Give up a response of which the client takes nothing for this many seconds
+    /// Abort a response if the client takes nothing of it for this many seconds
     #[arg(long, value_name = "SECS", default_value = "60", value_parser = seconds)]
     pub(crate) send_timeout: Duration,
 
-    /// Give up a request of whose body nothing arrives for this many seconds
+    /// Abort a request if nothing of its body arrives for this many seconds
     #[arg(long, value_name = "SECS", default_value = "60", value_parser = seconds)]
     pub(crate) body_timeout: Duration,
 
@@ -139,7 +139,7 @@ pub(crate) struct Timeouts {
     #[arg(long, value_name = "SECS", default_value = "60", value_parser = seconds, requires = "upstream")]
     pub(crate) upstream_timeout: Duration,
 
-    /// When stopping, seconds for the requests in flight
+    /// Seconds for requests in flight to finish when stopping
     #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
     pub(crate) grace_period: Duration,
 }

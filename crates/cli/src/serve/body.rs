@@ -10,15 +10,15 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 use super::reader::Reader;
 
-/// Why a body ended early. Whoever sends it then ends the response in the transport's way.
+/// Why a body ended early. Its sender then ends the response in the transport's way.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The body of a response: what is in memory is one `Bytes`, which is handed out without a copy.
+/// The body of a response: data in memory is one `Bytes`, handed out without a copy.
 pub(crate) enum Body {
     Empty,
     Whole(Bytes),
     File(Reader),
-    /// What comes from elsewhere, such as the application behind the reverse proxy.
+    /// Data from elsewhere, such as the application behind the reverse proxy.
     Stream(UnsyncBoxBody<Bytes, BoxError>),
 }
 

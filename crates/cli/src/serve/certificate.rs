@@ -1,4 +1,4 @@
-//! The server's certificate: read from PEM files, and again on request, or made on the spot.
+//! The server's certificate: read from PEM files, reloaded on request, or generated.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use sha2::{Digest as _, Sha256};
 use squall::tls::{self, Identity};
 use squall_yard::error::{Failure, Result, context};
 
-/// How long a certificate that is made on the spot is valid. WebTransport's
-/// `serverCertificateHashes` allow two weeks at most, from the first second to the last.
+/// How long a generated certificate is valid. WebTransport's `serverCertificateHashes` allow two
+/// weeks at most, from the first second to the last.
 const VALIDITY: Duration = Duration::from_secs(13 * 24 * 3600);
-/// How long it has been valid when it is made: clocks differ.
+/// How long before its creation it becomes valid, because clocks differ.
 const AHEAD: Duration = Duration::from_secs(3600);
 
-/// Sessions that can be resumed, which saves a client the certificate and both ends a signature. In
-/// memory, since tickets that are not remembered allow no early data (RFC 8446 §8.1).
+/// Sessions that can be resumed, which saves a client the certificate and both ends a signature.
+/// They are kept in memory, since stateless tickets allow no early data (RFC 8446 §8.1).
 const SESSIONS: usize = 4_096;
 
 /// Where a certificate comes from.
@@ -31,7 +31,7 @@ pub(crate) enum Source {
     Made { names: Vec<String> },
 }
 
-/// By what browsers accept a certificate that nobody vouches for.
+/// Fingerprints by which browsers accept a certificate that no authority has signed.
 #[derive(Debug)]
 pub(crate) struct Fingerprints {
     /// BASE64(SHA-256(SubjectPublicKeyInfo)): `--ignore-certificate-errors-spki-list` of Chromium.
@@ -40,17 +40,17 @@ pub(crate) struct Fingerprints {
     pub(crate) certificate: String,
 }
 
-/// The certificate that connections are made with, which can be exchanged.
+/// The certificate for new connections, which can be replaced.
 #[derive(Debug)]
 pub(crate) struct Certificate {
     source: Source,
     current: Arc<Current>,
     tls: ServerConfig,
-    /// Of a certificate that was made on the spot.
+    /// Present for a generated certificate.
     pub(crate) fingerprints: Option<Fingerprints>,
 }
 
-/// What rustls asks at each handshake.
+/// The certificate that rustls fetches at each handshake.
 struct Current(RwLock<Arc<dyn ResolvesServerCert>>);
 
 impl fmt::Debug for Current {
@@ -67,7 +67,7 @@ impl ResolvesServerCert for Current {
 }
 
 impl Certificate {
-    /// Reads or makes a certificate.
+    /// Reads or generates a certificate.
     ///
     /// # Errors
     /// A file cannot be read or has no such content, or the key does not belong to the certificate.
@@ -98,10 +98,10 @@ impl Certificate {
         tls
     }
 
-    /// Reads the files again, for handshakes to come; `false` if there are none. Blocks.
+    /// Reads the files again, for future handshakes; `false` if there are none. Blocks.
     ///
     /// # Errors
-    /// As of [`new`](Self::new); the certificate stays the same then.
+    /// As [`new`](Self::new); the certificate then stays the same.
     pub(crate) fn reload(&self) -> Result<bool> {
         let Source::Files { cert, key } = &self.source else {
             return Ok(false);
@@ -121,7 +121,7 @@ fn read(cert: &PathBuf, key: &PathBuf) -> Result<Identity> {
     Identity::from_pem(cert, key).map_err(|error| Failure::new(error.to_string()))
 }
 
-/// A certificate for these names (ECDSA P-256), signed by its own key.
+/// Generates a certificate for these names (ECDSA P-256), signed by its own key.
 fn make(names: &[String]) -> Result<(Identity, Fingerprints)> {
     let failed = || context("cannot make a certificate");
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed())?;

@@ -1,7 +1,7 @@
-//! What is counted, and how a Prometheus server reads it.
+//! Counters, and how a Prometheus server reads them.
 //!
-//! Each thread counts in one of a few shards, so that cores do not contend for a line of memory;
-//! a reader adds them up.
+//! Each thread counts in one of a few shards, so that cores do not contend for a cache line; a
+//! reader adds them up.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -45,11 +45,11 @@ impl Protocol {
     }
 }
 
-/// Labels of a request's outcome: the class of its status, or none if it was cancelled before.
+/// Labels of a request's outcome: the class of its status, or `none` if it was cancelled before.
 const OUTCOMES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "none"];
 const CANCELLED: usize = 5;
 
-/// A body that stood still for too long.
+/// A body that stalled for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimedOut {
     Request,
@@ -88,9 +88,9 @@ struct Shard([Counters; 3]);
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     shards: [Shard; SHARDS],
-    /// Lines of the access log that were not written.
+    /// Lines of the access log that were dropped.
     pub(crate) log_lines_dropped: AtomicU64,
-    /// Set once there is one: HTTP/3 can be off.
+    /// Set once it exists: HTTP/3 can be off.
     pub(crate) transport: OnceLock<Transport>,
 }
 
@@ -120,8 +120,8 @@ impl Metrics {
         self.here(protocol).started.fetch_add(1, Relaxed);
     }
 
-    /// A request is done, with so many bytes of its response's body sent. Without a status, it was
-    /// cancelled before there was one.
+    /// A request is complete, with this many bytes of its response's body sent. Without a status,
+    /// it was cancelled before there was one.
     pub(crate) fn finished(&self, protocol: Protocol, status: Option<StatusCode>, sent: u64) {
         let class = status.map_or(CANCELLED, |status| usize::from(status.as_u16() / 100) - 1);
         let counters = self.here(protocol);
@@ -135,7 +135,7 @@ impl Metrics {
         self.here(protocol).received.fetch_add(bytes, Relaxed);
     }
 
-    /// The client let a body stand still for too long.
+    /// The client let a body stall for too long.
     pub(crate) fn timed_out(&self, protocol: Protocol, body: TimedOut) {
         self.here(protocol).timed_out[body as usize].fetch_add(1, Relaxed);
     }
@@ -175,7 +175,7 @@ impl Metrics {
             "Requests by the class of their status; none: cancelled before there was one.",
             &requests,
         );
-        // What ends is read first, so that the difference is never negative.
+        // Ended ones are read first, so that the difference is never negative.
         let in_flight = |protocol| {
             let done: u64 = (0..OUTCOMES.len())
                 .map(|at| self.sum(protocol, |counters| &counters.outcomes[at]))

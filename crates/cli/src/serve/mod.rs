@@ -13,7 +13,7 @@
 //!    ▼
 //!   certificate    the certificate of new connections; SIGHUP reads it again
 //! ```
-//! What is served does not depend on the transport: `site::Service` takes any body.
+//! Content does not depend on the transport: `site::Service` takes any body.
 
 mod access;
 pub(crate) mod args;
@@ -62,13 +62,13 @@ use self::transport::Transport;
 use self::watch::Limits;
 use crate::output::say;
 
-/// What a shell reports of a command that Ctrl-C ended: 128 + SIGINT.
+/// What a shell reports for a command that Ctrl-C ended: 128 + SIGINT.
 const IMPATIENT: i32 = 130;
 
-/// The command.
+/// Runs the command.
 ///
 /// # Errors
-/// The folder, the certificate, the log or the address cannot be had.
+/// The folder, the certificate, the log or the address is not available.
 pub(crate) fn main(args: &Serve) -> Result<()> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime
@@ -78,7 +78,7 @@ pub(crate) fn main(args: &Serve) -> Result<()> {
         .build()
         .map_err(context("cannot start threads"))?;
     let result = runtime.block_on(run(args));
-    // A file system that hangs does not keep the process.
+    // A file system that hangs does not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
@@ -100,7 +100,7 @@ async fn run(args: &Serve) -> Result<()> {
     let mut site = site(args, metrics)?;
     if let Some(endpoint) = &endpoint {
         let transport = Transport::new(endpoint.clone(), args.stage_times);
-        // Set here only.
+        // Set only here.
         let _ = site.metrics.transport.set(transport);
         site.alt_svc = Some(alt_svc(address.port())?);
     }
@@ -135,7 +135,7 @@ async fn run(args: &Serve) -> Result<()> {
             Signal::Stop => break,
         }
     }
-    // Connections and listeners look at it; it does not matter if there are none.
+    // Connections and listeners watch it; it does not matter if there are none.
     let _ = stop.send(true);
     let everything = async {
         let _ = accepting.await;
@@ -160,7 +160,7 @@ async fn bind_both(
     args: &Serve,
     certificate: &Certificate,
 ) -> Result<(TcpListener, Option<Endpoint>)> {
-    /// A port that the system chooses for TCP may be taken for UDP.
+    /// A port that the system chooses for TCP may be in use for UDP.
     const ATTEMPTS: u32 = 8;
     let mut attempts = if args.listen.port() == 0 { ATTEMPTS } else { 1 };
     loop {
@@ -175,7 +175,7 @@ async fn bind_both(
     }
 }
 
-/// The endpoint of HTTP/3, on the port of TCP.
+/// The endpoint of HTTP/3, on TCP's port number.
 fn bind_udp(
     args: &Serve,
     address: SocketAddr,
@@ -189,7 +189,7 @@ fn bind_udp(
         workers: args.workers.unwrap_or_else(cores),
         retry: args.retry,
         max_connections: args.max_connections as usize,
-        // The application must know what a replay is.
+        // The application must be able to handle replays.
         early_data: args.folder.is_some() || args.early_data,
         stage_times: args.stage_times,
     };
@@ -203,7 +203,7 @@ fn cores() -> usize {
         .min(args::MAX_WORKERS)
 }
 
-/// Where HTTP/3 is (RFC 7838 §3), for a day.
+/// Where HTTP/3 is available (RFC 7838 §3), for a day.
 fn alt_svc(port: u16) -> Result<HeaderValue> {
     HeaderValue::try_from(format!("h3=\":{port}\"; ma=86400")).map_err(context("Alt-Svc"))
 }
@@ -229,10 +229,10 @@ fn source(args: &Serve) -> Source {
 
 fn limits(args: &Serve) -> Limits {
     let timeouts = &args.timeouts;
-    // Streams that stand still end by themselves before.
+    // Stalled streams end by themselves before that.
     let mut stall = timeouts.send_timeout * 2;
     if args.upstream.is_some() {
-        // The application's delay is not the client's, and ends in a response of its own.
+        // The application's delay is not the client's fault, and ends in a response of its own.
         stall += timeouts.connect_timeout + timeouts.upstream_timeout.max(timeouts.body_timeout);
     }
     Limits {
@@ -280,8 +280,8 @@ fn site(args: &Serve, metrics: Arc<Metrics>) -> Result<Site> {
     })
 }
 
-/// What `--security-headers` adds. Strict-Transport-Security would lock browsers out of a server
-/// whose certificate they do not trust.
+/// The fields that `--security-headers` adds. Strict-Transport-Security would lock browsers out of
+/// a server whose certificate they do not trust.
 fn security_fields(is_trusted: bool) -> Vec<(HeaderName, HeaderValue)> {
     let opener = HeaderName::from_static("cross-origin-opener-policy");
     let mut fields = vec![
@@ -297,7 +297,7 @@ fn security_fields(is_trusted: bool) -> Vec<(HeaderName, HeaderValue)> {
     fields.into_iter().map(value).collect()
 }
 
-/// Listens, on all IPv4 addresses where IPv6 is switched off.
+/// Listens, on all IPv4 addresses if IPv6 is disabled.
 async fn listen(address: SocketAddr) -> Result<TcpListener> {
     let all = address.ip() == IpAddr::from(std::net::Ipv6Addr::UNSPECIFIED);
     match TcpListener::bind(address).await {
@@ -330,7 +330,7 @@ fn announce(address: SocketAddr, has_h3: bool, certificate: &Certificate) {
     }
 }
 
-/// SIGHUP: the certificate is read again, and the log's file reopened.
+/// SIGHUP: reloads the certificate and reopens the log file.
 async fn reload(certificate: &Arc<Certificate>, site: &Arc<Site>) {
     let (certificate, site) = (Arc::clone(certificate), Arc::clone(site));
     let reloading = tokio::task::spawn_blocking(move || {
@@ -351,11 +351,11 @@ async fn reload(certificate: &Arc<Certificate>, site: &Arc<Site>) {
 fn input(is_awaited: bool) -> Result<impl Future<Output = ()>> {
     let (end, ended) = oneshot::channel();
     let end = if is_awaited {
-        // A read of standard input cannot be cancelled: not on a thread that the runtime waits for.
+        // A read of standard input cannot be cancelled: the runtime must not wait for its thread.
         std::thread::Builder::new()
             .name("stdin".to_owned())
             .spawn(move || {
-                // An input that cannot be read has ended, too.
+                // An unreadable input has ended as well.
                 let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
                 drop(end);
             })
@@ -370,7 +370,7 @@ fn input(is_awaited: bool) -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// What the process is asked to do.
+/// A request to the process.
 enum Signal {
     Reload,
     Stop,

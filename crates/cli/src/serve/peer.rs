@@ -8,7 +8,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::metrics::{Metrics, Protocol};
 use super::watch::Activity;
 
-/// The other end of a connection, as long as there is anything of it.
+/// The other end of a connection, for as long as any part of it exists.
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) protocol: Protocol,
@@ -19,7 +19,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// A connection that counts until it is dropped.
+    /// Counts as a connection until it is dropped.
     pub(crate) fn new(
         address: SocketAddr,
         protocol: Protocol,

@@ -1,4 +1,4 @@
-//! HTTP/3, on the UDP port of the same number as TCP's.
+//! HTTP/3, on the UDP port with the same number as TCP's.
 
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -25,13 +25,13 @@ const ALPN: &[u8] = b"h3";
 /// RFC 9114 §8.1: H3_NO_ERROR.
 const NO_ERROR: u64 = 0x100;
 
-/// Requests of a connection at a time.
+/// Concurrent requests on a connection.
 const STREAMS: u64 = 128;
 
-/// How long the end of connections is awaited, so that clients learn of it.
+/// How long to wait for connections to end, so that clients learn of it.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What connections are served with.
+/// Everything that serves connections.
 pub(crate) struct Server {
     pub(crate) site: Arc<Site>,
     pub(crate) limits: Limits,
@@ -41,7 +41,7 @@ pub(crate) struct Server {
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
-/// What is set about the endpoint.
+/// The settings of the endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// The same as TCP's.
@@ -50,7 +50,7 @@ pub(crate) struct Settings {
     /// Whether every client must prove its address first.
     pub(crate) retry: bool,
     pub(crate) max_connections: usize,
-    /// Whether requests may come in early data, as replays do.
+    /// Whether requests may arrive in early data, as replays do.
     pub(crate) early_data: bool,
     /// Whether the workers' time is measured by stage.
     pub(crate) stage_times: bool,
@@ -59,11 +59,11 @@ pub(crate) struct Settings {
 /// Binds the port. `tls` holds the certificate.
 ///
 /// # Errors
-/// The port cannot be had, with what to do about it.
+/// The port is not available; the error says what to do.
 pub(crate) fn bind(settings: &Settings, mut tls: Tls, limits: &Limits) -> Result<Endpoint> {
     tls.alpn_protocols = vec![ALPN.to_vec()];
     if settings.early_data {
-        // RFC 9001 §4.6.1: QUIC's own limits count.
+        // RFC 9001 §4.6.1: QUIC's own limits apply.
         tls.max_early_data_size = u32::MAX;
     }
     let transport = TransportConfig::default()
@@ -102,8 +102,8 @@ impl Server {
             _ = stopping.wait_for(|stopping| *stopping) => {}
             () = serving => {}
         }
-        // Attempts are not answered from now on: they reach the process that takes over the port
-        // when clients repeat them. Browsers would remember a refusal.
+        // From now on attempts are not answered: when clients repeat them, they reach the process
+        // that takes over the port. Browsers would remember a refusal.
         let _ = endpoint.set_server_config(None);
         while let Some(incoming) = endpoint.accept().await {
             incoming.ignore();
@@ -114,7 +114,7 @@ impl Server {
         if *self.stopping.borrow() {
             return incoming.ignore();
         }
-        // A client gets an answer, and can use TCP, where it waits for its turn.
+        // Instead of waiting for its turn, a client gets an answer, and can use TCP.
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             return incoming.refuse();
         };
@@ -137,7 +137,7 @@ impl Server {
     /// Serves a connection until it ends, is too slow, or has been idle.
     async fn drive(self: Arc<Self>, connection: Connection, peer: Arc<Peer>, on_worker: bool) {
         let service = Service::new(Arc::clone(&self.site), Arc::clone(&peer));
-        // RFC 9220: WebSocket of the application.
+        // RFC 9220: for the application's WebSocket.
         let config = Config::new()
             .header_timeout(self.limits.header)
             .body_timeout(Some(self.limits.body))
@@ -168,6 +168,6 @@ impl Server {
 /// Closes an endpoint and waits until its clients know.
 pub(crate) async fn close(endpoint: Endpoint) {
     endpoint.close(NO_ERROR, b"the server stops");
-    // Those that do not answer find out by themselves.
+    // Clients that do not answer find out by themselves.
     let _ = tokio::time::timeout(FAREWELL, endpoint.wait_idle()).await;
 }

@@ -1,12 +1,12 @@
 //! Reads a file for a response.
 //!
-//! Chunks are read into buffers of a pool, which come back when the transport drops the `Bytes`.
-//! Not mapped: a file that is truncated while it is served would end the process (SIGBUS), while a
-//! short read ends one response. Mapping would gain nothing either: out of the page cache, reading
-//! takes 0.21 s of CPU per GiB with chunks from 64 KiB to 1 MiB, a map of the whole file 0.20, and
-//! maps of 128 KiB 0.27 (each with one pass over the data, which takes 0.04). On Linux a chunk in
-//! the page cache is read at once (`RWF_NOWAIT`), and only what must come from the disk is read on
-//! another thread.
+//! Chunks are read into buffers of a pool, which return when the transport drops the `Bytes`. The
+//! file is not mapped: if it were truncated while being served, the process would end (SIGBUS),
+//! whereas a short read ends one response. Mapping would gain nothing either: out of the page
+//! cache, reading takes 0.21 s of CPU per GiB with chunks from 64 KiB to 1 MiB, a map of the whole
+//! file 0.20, and maps of 128 KiB 0.27 (each with one pass over the data, which takes 0.04). On
+//! Linux a chunk in the page cache is read at once (`RWF_NOWAIT`); only data from the disk is read
+//! on another thread.
 
 use std::fs::File;
 use std::future::Future as _;
@@ -21,7 +21,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 /// Bytes of a chunk.
 const CHUNK: usize = 128 << 10;
 
-/// Buffers that wait in the pool for their next use: 8 MiB.
+/// Free buffers kept in the pool: 8 MiB.
 const POOLED: usize = 64;
 
 /// Buffers for chunks.
@@ -39,7 +39,7 @@ impl Pool {
     }
 }
 
-/// A buffer, of which the first bytes have been read. It goes back to its pool.
+/// A buffer whose first bytes have been read. It returns to its pool.
 struct Buffer {
     bytes: Box<[u8]>,
     len: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Reader {
     remaining: u64,
     /// A read on another thread.
     reading: Option<JoinHandle<io::Result<Buffer>>>,
-    /// Whether reads that would wait can be told from others.
+    /// Whether the file system can report that a read would wait.
     can_try: bool,
 }
 
@@ -86,7 +86,7 @@ impl Reader {
         }
     }
 
-    /// Bytes that are still to come.
+    /// Bytes still to come.
     pub(crate) fn remaining(&self) -> u64 {
         self.remaining
     }
@@ -123,7 +123,7 @@ impl Reader {
         Poll::Ready(Some(match read {
             Ok(Ok(buffer)) => self.deliver(buffer),
             Ok(Err(error)) => Err(error),
-            // The runtime shuts down.
+            // The runtime is shutting down.
             Err(error) => Err(io::Error::other(error)),
         }))
     }
@@ -141,7 +141,7 @@ impl Reader {
     }
 }
 
-/// What came of an attempt to read without waiting.
+/// The outcome of an attempt to read without waiting.
 enum Tried {
     Read(usize),
     WouldWait,
@@ -156,7 +156,7 @@ fn try_read(file: &File, buffer: &mut [u8], offset: u64) -> Tried {
     match preadv2(file, &mut buffers, offset, ReadWriteFlags::NOWAIT) {
         Ok(len) => Tried::Read(len),
         Err(Errno::AGAIN | Errno::INTR) => Tried::WouldWait,
-        // A read that waits tells what else is wrong.
+        // A read that waits reports any other error.
         Err(_) => Tried::Unsupported,
     }
 }
@@ -241,7 +241,7 @@ mod tests {
                 assert!(read == expected[offset..offset + len], "{offset} {len}");
             }
         }
-        // Every chunk has come back.
+        // Every chunk has returned.
         let free = pool.0.lock().expect("no panic").len();
         assert!((1..=2).contains(&free), "{free}");
     }

@@ -1,9 +1,9 @@
-//! Folders of tests.
+//! Folders for tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder of its own for a test, which goes with it.
+/// A separate folder for a test, removed afterwards.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -20,7 +20,7 @@ impl Scratch {
         &self.0
     }
 
-    /// Writes a file, in folders that are made for it.
+    /// Writes a file, creating its folders.
     pub(crate) fn write(&self, name: &str, content: &[u8]) {
         let path = self.0.join(name);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("folders");

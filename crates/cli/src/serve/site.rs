@@ -1,5 +1,5 @@
-//! What every request goes through, whatever transport it came by: it is counted, checked, answered
-//! by the files or the application, and logged when its response is complete.
+//! The path of every request, whatever its transport: it is counted, checked, answered from the
+//! files or by the application, and logged when its response is complete.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -33,14 +33,14 @@ pub(crate) enum Content {
     Application(Proxy),
 }
 
-/// What is served, to whom it is told, and what is added.
+/// The content, its metrics and log, and additional fields.
 pub(crate) struct Site {
     pub(crate) content: Content,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) log: Option<Log>,
-    /// Fields that a response gets unless it has them.
+    /// Fields added to responses that lack them.
     pub(crate) extra_fields: Vec<(HeaderName, HeaderValue)>,
-    /// Where HTTP/3 is served, for responses by TCP (RFC 7838).
+    /// Where HTTP/3 is served, for responses over TCP (RFC 7838).
     pub(crate) alt_svc: Option<HeaderValue>,
     /// The path of the metrics, if they are on this port.
     pub(crate) metrics_path: Option<String>,
@@ -110,9 +110,9 @@ where
 }
 
 impl Site {
-    /// The response to a request that no content is asked for.
+    /// The response to a request that is refused without looking for content.
     fn refuse(&self, head: &Parts) -> Option<Response<Body>> {
-        // RFC 9112 §3.2: one Host, no more and no less.
+        // RFC 9112 §3.2: exactly one Host.
         let hosts = || head.headers.get_all(HOST).iter().count();
         let is_bad = match head.version {
             Version::HTTP_11 => hosts() != 1,
@@ -121,8 +121,8 @@ impl Site {
         is_bad.then(|| short(StatusCode::BAD_REQUEST))
     }
 
-    /// The response to a request over HTTP/3 whose head is all that is needed: that for a file in
-    /// memory, which costs a look-up. It is counted, and not logged: with a log, there is none.
+    /// The response to an HTTP/3 request whose head is all that is needed: for a file in memory,
+    /// which costs a look-up. It is counted but not logged: with a log, there is no such response.
     pub(crate) fn reply(&self, head: &RequestHead<'_>, peer: &Peer) -> Option<Reply> {
         let Content::Files(files) = &self.content else {
             return None;
@@ -139,8 +139,8 @@ impl Site {
         Some(reply)
     }
 
-    /// Adds what every response has, and removes what a response to HEAD has not: over HTTP/2,
-    /// hyper would send it.
+    /// Adds the fields of every response, and removes the content of a response to HEAD: over
+    /// HTTP/2, hyper would send it.
     fn complete(&self, exchange: &Exchange, response: &mut Response<Body>) {
         if exchange.is_head {
             *response.body_mut() = Body::Empty;
@@ -173,7 +173,7 @@ pub(crate) fn metrics(metrics: &Metrics, method: &Method) -> Response<Body> {
     response
 }
 
-/// A response that is on its way.
+/// A response in progress.
 pub(crate) struct Responding {
     answer: Option<Answer>,
     exchange: Option<Exchange>,
@@ -192,7 +192,7 @@ impl Future for Responding {
                     return Poll::Pending;
                 }
             },
-            // Polled again after its end, against the contract of futures.
+            // Polled again after completion, against the contract of futures.
             None => return Poll::Pending,
         };
         let mut exchange = self.exchange.take();
@@ -212,7 +212,7 @@ pub(crate) struct Exchange {
     is_head: bool,
     status: Option<StatusCode>,
     sent: u64,
-    /// What is logged, if anything is.
+    /// The data for the log, if there is one.
     logged: Option<Box<Logged>>,
 }
 
@@ -287,7 +287,7 @@ impl Drop for Exchange {
     }
 }
 
-/// The body of a response, which counts what is sent.
+/// The body of a response, counting the bytes sent.
 pub(crate) struct Sent {
     body: Body,
     exchange: Option<Exchange>,
@@ -322,7 +322,7 @@ impl http_body::Body for Sent {
     }
 }
 
-/// The body of a request, which counts what is received.
+/// The body of a request, counting the bytes received.
 struct Received<B> {
     body: B,
     peer: Arc<Peer>,

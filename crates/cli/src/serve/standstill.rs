@@ -1,9 +1,8 @@
-//! Responses over HTTP/2 of which the client takes nothing, while it may take others.
+//! HTTP/2 responses of which the client takes nothing, while it may take others.
 //!
-//! hyper asks a body for more when the stream's window has room, and says nothing of windows. So
-//! each response's task is watched: it waits for the client if its body was asked last for a frame,
-//! and gave one. Of the streams that stand still when the transport has taken all there was, no one
-//! has a window.
+//! hyper asks a body for more when the stream's window has room, but does not report windows. So
+//! each response's task is watched: it waits for the client if its body was last asked for a frame
+//! and gave one. A stream that stands still once the transport has taken everything has no window.
 
 use std::cell::Cell;
 use std::pin::{Pin, pin};
@@ -17,13 +16,13 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::metrics::TimedOut;
 use super::peer::Peer;
 
-/// How often a stream is looked at within the time that it may stand still.
+/// How often a stream is checked within the time for which it may stand still.
 const LOOKS: u32 = 4;
 
-/// The least time between looks.
+/// The shortest time between two checks.
 const LEAST_STEP: Duration = Duration::from_millis(1);
 
-/// What a response's body said when it was asked last.
+/// What a response's body said when last asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// It was not asked.
@@ -39,7 +38,7 @@ thread_local! {
     static ASKED: Cell<Asked> = const { Cell::new(Asked::No) };
 }
 
-/// Notes that the body of a response was asked.
+/// Records that the body of a response was asked.
 pub(super) fn note(is_pending: bool) {
     ASKED.set(if is_pending {
         Asked::Waits
@@ -81,14 +80,14 @@ where
     }
 }
 
-/// Whether a response stands still.
+/// Tracks whether a response stands still.
 struct Standstill {
     limit: Duration,
     /// Whether it waits for the client.
     waits: bool,
     /// Since when it has certainly had no window.
     since: Option<Instant>,
-    /// For the next look; made when it waits for the first time.
+    /// For the next check; made when it first waits.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -103,7 +102,7 @@ impl Standstill {
     }
 
     /// Ready when the client has taken nothing for too long. `is_blocked` says whether the
-    /// transport takes nothing for now, of any stream.
+    /// transport is taking nothing at the moment, for any stream.
     fn poll(
         &mut self,
         asked: Asked,
@@ -141,8 +140,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(50);
 
-    /// How long it takes until the client is given up, with the transport blocked or not; `None`:
-    /// it is not, for this long.
+    /// How long it takes to give up the client, with the transport blocked or not; `None`: not
+    /// within this time.
     fn given_up(asked: Asked, is_blocked: bool, within: Duration) -> Option<Duration> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()

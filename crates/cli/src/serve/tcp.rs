@@ -33,16 +33,16 @@ use super::watch::{Kind, Limits, Watched, supervise};
 /// The application protocols, the preferred one first.
 pub(crate) const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Requests of a connection at a time, over HTTP/2.
+/// Concurrent requests on an HTTP/2 connection.
 const STREAMS: u32 = 128;
 /// The most bytes of a request's fields.
 const FIELDS: u32 = 64 << 10;
-/// What waits for a client that does not read, of each response over HTTP/2.
+/// Data buffered per HTTP/2 response for a client that does not read.
 const SEND_BUFFER: usize = 256 << 10;
-/// The pause after an accept that failed for want of descriptors or memory.
+/// The pause after an accept that failed for lack of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What connections are served with.
+/// Everything that serves connections.
 pub(crate) struct Server {
     pub(crate) site: Arc<Site>,
     pub(crate) tls: TlsAcceptor,
@@ -54,7 +54,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Accepts connections until the server stops. Connections go on by themselves.
+    /// Accepts connections until the server stops. Connections continue by themselves.
     pub(crate) async fn run(self: Arc<Self>, listener: TcpListener) {
         let mut stopping = self.stopping.clone();
         loop {
@@ -76,7 +76,7 @@ impl Server {
                     tokio::spawn(async move { server.serve(tcp, address, permit).await });
                 }
                 Err(error) if is_exhausted(&error) => tokio::time::sleep(PAUSE).await,
-                // The client has gone already.
+                // The client has already gone.
                 Err(_) => {}
             }
         }
@@ -97,7 +97,7 @@ impl Server {
             _ = stopping.wait_for(|stopping| *stopping) => return,
             tls = handshake => tls,
         };
-        // Scanners and clients that do not trust the certificate: not worth a line.
+        // Scanners, and clients that do not trust the certificate: not worth a line.
         let Ok(Ok(tls)) = tls else { return };
         let is_h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
         let (protocol, kind) = if is_h2 {
@@ -130,7 +130,7 @@ impl Server {
             self.see_through(connection, end, &peer, stopping).await;
         } else {
             let mut builder = http1::Builder::new();
-            // Heads are watched here.
+            // This server times heads itself: see `watch`.
             builder
                 .header_read_timeout(None)
                 .max_buf_size(FIELDS as usize);
@@ -140,7 +140,7 @@ impl Server {
         }
     }
 
-    /// Serves a connection until it ends, is too slow, or has been idle. `end` has it end
+    /// Serves a connection until it ends, is too slow, or has been idle. `end` makes it end
     /// gracefully.
     async fn see_through<C: Future>(
         &self,
@@ -168,13 +168,13 @@ fn is_exhausted(error: &io::Error) -> bool {
     )
 }
 
-/// Serves the metrics over plain HTTP/1.1, on an address of their own.
+/// Serves the metrics over plain HTTP/1.1, on a separate address.
 pub(crate) async fn serve_metrics(
     listener: TcpListener,
     metrics: Arc<Metrics>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    /// Scrapers at a time, and how long one may take.
+    /// Concurrent scrapers, and how long one may take.
     const SCRAPERS: usize = 16;
     const TIME: Duration = Duration::from_secs(10);
     let permits = Arc::new(Semaphore::new(SCRAPERS));
@@ -200,7 +200,7 @@ pub(crate) async fn serve_metrics(
             });
             let mut builder = http1::Builder::new();
             builder.header_read_timeout(None).keep_alive(false);
-            // A scraper that fails tries again by itself.
+            // A scraper that fails will retry.
             let _ = timeout(TIME, builder.serve_connection(TokioIo::new(tcp), respond)).await;
             drop(permit);
         });

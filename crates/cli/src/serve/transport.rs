@@ -1,4 +1,4 @@
-//! What the transport of HTTP/3 counts, as metrics: datagrams, and with `--stage-times` where its
+//! The counters of HTTP/3's transport, as metrics: datagrams, and with `--stage-times` where the
 //! workers' time goes.
 
 use squall::Endpoint;
@@ -9,7 +9,7 @@ use super::exposition::put_family;
 
 /// Workers' CPU time by stage; the label is a row of the cost table.
 pub(crate) const STAGE_SECONDS: &str = "squall_worker_stage_seconds_total";
-/// How often the clock was read for it.
+/// How often the clock was read to measure it.
 pub(crate) const STAGE_MARKS: &str = "squall_worker_stage_marks_total";
 /// CPU time of the workers' threads.
 pub(crate) const CPU_SECONDS: &str = "squall_worker_cpu_seconds_total";
@@ -22,13 +22,13 @@ pub(crate) const RECEIVED_DATAGRAMS: &str = "squall_udp_received_datagrams_total
 /// The endpoint of HTTP/3.
 pub(crate) struct Transport {
     endpoint: Endpoint,
-    /// When nothing had been counted.
+    /// The readings when nothing had been counted.
     begin: Reading,
     /// With `--stage-times`.
     times: Option<Times>,
 }
 
-/// What turns ticks into time.
+/// Converts ticks to time.
 struct Times {
     ticker: Ticker,
     clocks: Clocks,

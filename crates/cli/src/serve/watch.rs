@@ -1,7 +1,7 @@
-//! Whether a connection makes progress, and when it is too slow.
+//! Watches whether a connection makes progress, and when it is too slow.
 //!
-//! The transport, the bodies and the service note when something happens; the connection's task
-//! looks at the notes when its time comes. Nothing starts a timer for a read, a write or a request.
+//! The transport, the bodies and the service record when something happens; the connection's task
+//! checks these records when its timer fires. Nothing starts a timer per read, write or request.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,13 +15,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 
-/// Milliseconds since the first call, plus one: zero says that something has not happened.
+/// Milliseconds since the first call, plus one: zero means that something has not happened.
 pub(crate) fn now_ms() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     START.elapsed().as_millis() as u64 + 1
 }
 
-/// How long a connection may take.
+/// The time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// From the first byte of a request's head to its last, over HTTP/1.1; for a TLS handshake.
@@ -36,7 +36,7 @@ pub(crate) struct Limits {
     pub(crate) stall: Duration,
 }
 
-/// What has happened on a connection.
+/// The recent events of a connection.
 #[derive(Debug)]
 pub(crate) struct Activity {
     in_flight: AtomicU32,
@@ -44,9 +44,9 @@ pub(crate) struct Activity {
     tunnels: AtomicU32,
     /// The last step of any request.
     progress: AtomicU64,
-    /// Since when a head is incomplete; zero: none is.
+    /// Since when a head has been incomplete; zero: none is.
     head_since: AtomicU64,
-    /// Since when nothing can be written; zero: something can.
+    /// Since when nothing can be written; zero: writing is possible.
     blocked_since: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Verdict {
     Idle,
     /// It is too slow: it ends at once.
     TooSlow,
-    /// Look again at this time.
+    /// Check again at this time.
     Fine(u64),
 }
 
@@ -79,7 +79,7 @@ impl Activity {
         self.progress();
     }
 
-    /// A part of a body has moved.
+    /// A part of a body was transferred.
     pub(crate) fn progress(&self) {
         self.progress.store(now_ms(), Relaxed);
     }
@@ -90,7 +90,7 @@ impl Activity {
         self.in_flight.fetch_sub(1, Relaxed);
     }
 
-    /// A stream of the connection is a tunnel now: it may be silent for longer than a request.
+    /// A stream of the connection is now a tunnel: it may be silent for longer than a request.
     pub(crate) fn start_tunnel(&self) {
         self.tunnels.fetch_add(1, Relaxed);
     }
@@ -103,7 +103,7 @@ impl Activity {
 
     fn on_read(&self, kind: Kind) {
         match kind {
-            // Bytes outside of a request are a head.
+            // Bytes outside of a request belong to a head.
             Kind::Http1 => {
                 if self.in_flight.load(Relaxed) == 0 && self.head_since.load(Relaxed) == 0 {
                     self.head_since.store(now_ms(), Relaxed);
@@ -123,12 +123,12 @@ impl Activity {
         }
     }
 
-    /// Whether the transport takes nothing for now.
+    /// Whether the transport is currently taking nothing.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked_since.load(Relaxed) != 0
     }
 
-    /// Whether the connection may go on at this time.
+    /// Whether the connection may continue at this time.
     pub(crate) fn judge(&self, now: u64, limits: &Limits) -> Verdict {
         let after = |since: u64, limit: Duration| {
             since.saturating_add(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
@@ -157,9 +157,9 @@ impl Activity {
     }
 }
 
-/// Drives a connection until it ends, is too slow, or has been idle. `shut_down` has it end after
-/// the requests in flight, when the server stops. Returns whether the client took nothing of a
-/// response for too long.
+/// Drives a connection until it ends, is too slow, or has been idle. When the server stops,
+/// `shut_down` makes it end after the requests in flight. Returns whether the client took nothing
+/// of a response for too long.
 pub(crate) async fn supervise<C: Future>(
     mut connection: Pin<&mut C>,
     shut_down: impl Fn(Pin<&mut C>, &mut Context<'_>),
@@ -168,11 +168,11 @@ pub(crate) async fn supervise<C: Future>(
     mut stopping: watch::Receiver<bool>,
 ) -> bool {
     let mut stop = pin!(async move {
-        // An error says that the server is gone.
+        // An error means that the server is gone.
         let _ = stopping.wait_for(|stopping| *stopping).await;
     });
     let mut is_ending = false;
-    // When the timer fires: far away until the first look.
+    // When the timer fires: far in the future until the first check.
     let mut due = u64::MAX;
     let mut timer = pin!(sleep(limits.idle));
     poll_fn(|cx| {
@@ -199,8 +199,8 @@ pub(crate) async fn supervise<C: Future>(
                     return Poll::Ready(is_responding && activity.is_blocked());
                 }
                 Verdict::Fine(next) => {
-                    // A limit that has moved away leaves the timer as it is: when it fires, this
-                    // looks again. So a request moves no timer.
+                    // If a limit moves later, the timer stays as it is: when it fires, this checks
+                    // again. So a request moves no timer.
                     if next < due {
                         due = next;
                         let left = Duration::from_millis(next.saturating_sub(now_ms()));
@@ -221,7 +221,7 @@ pub(crate) async fn supervise<C: Future>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Http1,
-    /// Frames, which say nothing of requests.
+    /// Frames, which reveal nothing about requests.
     Http2,
     /// Another protocol after an upgrade.
     Tunnel,
@@ -230,13 +230,13 @@ pub(crate) enum Kind {
 /// How long a connection that has ended waits for its client to close it.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A transport that notes what it reads and whether it can write.
+/// A transport that records what it reads and whether it can write.
 #[derive(Debug)]
 pub(crate) struct Watched<T> {
     inner: T,
     activity: Arc<Activity>,
     kind: Kind,
-    /// Until when the client's end is awaited, once ours has been sent.
+    /// How long to wait for the client's end once ours has been sent.
     lingers: Option<Pin<Box<Sleep>>>,
 }
 
@@ -272,8 +272,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
 }
 
 impl<T: AsyncRead + Unpin> Watched<T> {
-    /// Reads on until the client closes. TCP resets a connection that is closed with something
-    /// unread, such as credit for an HTTP/2 stream, and what is still on its way to the client is
+    /// Keeps reading until the client closes. TCP resets a connection that is closed with unread
+    /// data, such as credit for an HTTP/2 stream, and anything still on its way to the client is
     /// lost with it (RFC 9112 §9.6).
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let timer = self.lingers.get_or_insert_with(|| Box::pin(sleep(LINGER)));
@@ -311,7 +311,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<T> {
             let shutdown = Pin::new(&mut self.inner).poll_shutdown(cx);
             ready!(self.note(shutdown))?;
         }
-        // The client's half of a tunnel goes on.
+        // The client's half of a tunnel continues.
         if self.kind == Kind::Tunnel || self.activity.tunnels.load(Relaxed) > 0 {
             return Poll::Ready(Ok(()));
         }
@@ -384,7 +384,7 @@ mod tests {
             activity.start_tunnel();
             let later = Verdict::Fine(1_060_000);
             assert_eq!(activity.judge(1_000_000, &LIMITS), later, "{in_flight}");
-            // Its client must take what is sent, all the same.
+            // Its client must take what is sent all the same.
             activity.blocked_since.store(5, Relaxed);
             assert_eq!(activity.judge(1_000_000, &LIMITS), Verdict::TooSlow);
         }

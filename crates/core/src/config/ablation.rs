@@ -1,8 +1,8 @@
 //! Switches that turn a technique off, to measure what it is worth.
 
-/// For measuring only (`squall perf --ablation`): turns techniques off that have no setting, since
-/// nobody would want to be without them. Both ways give the application the same bytes; each switch
-/// is looked at once a bundle or once a run of packets.
+/// For measuring only (`squall perf --ablation`): turns off techniques that have no setting, since
+/// nobody would want to do without them. The application gets the same bytes either way; each
+/// switch is checked once per bundle or run of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ablation {
     /// Packets that one stream fills are written and taken one by one instead of in runs.

@@ -15,8 +15,8 @@ type ChooseId = Arc<dyn Fn() -> ConnectionId + Send + Sync>;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ClientConfig {
-    /// A regular rustls configuration, built on a provider of `squall_tls`: a built-in one, or one
-    /// that it has wrapped.
+    /// An ordinary rustls configuration, built on a provider from `squall_tls`: a built-in one, or
+    /// one that it wraps.
     pub tls: Arc<rustls::ClientConfig>,
     /// Transport settings.
     pub transport: Arc<TransportConfig>,

@@ -13,9 +13,9 @@ pub enum ConnectionIdGenerator {
         /// Length in bytes, 4 to 20.
         len: usize,
     },
-    /// Ids from which load balancers read the server's number. Up to 32 workers share it: the five
-    /// free bits of the first byte name the worker (draft-ietf-quic-load-balancers §7.2). Which of
-    /// a server's workers a connection is on is visible, as with plain ids.
+    /// Ids from which load balancers read the server's number. Up to 32 workers share that number:
+    /// the five free bits of the first byte name the worker (draft-ietf-quic-load-balancers §7.2).
+    /// As with plain ids, it is visible which of a server's workers a connection is on.
     QuicLb(QuicLb),
 }
 
@@ -65,7 +65,7 @@ impl ConnectionIdGenerator {
     }
 }
 
-// A server id that is encrypted does not belong in a log, and neither does its key.
+// An encrypted server id does not belong in a log, and neither does its key.
 impl std::fmt::Debug for ConnectionIdGenerator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -79,8 +79,7 @@ impl std::fmt::Debug for ConnectionIdGenerator {
     }
 }
 
-/// A configuration of draft-ietf-quic-load-balancers, shared by a server and the load balancers in
-/// front of it.
+/// A configuration of draft-ietf-quic-load-balancers, shared by a server and its load balancers.
 ///
 /// ```
 /// let ids = squall_core::QuicLb::new(0, [0x12, 0x34], 8).key([7; 16]);
@@ -135,7 +134,7 @@ impl QuicLb {
         self.server_id.len() + self.nonce_len
     }
 
-    /// What the draft asks for.
+    /// Checks the requirements of the draft.
     pub(crate) fn check_fields(&self) -> Result<(), &'static str> {
         if self.rotation > 6 {
             return Err("rotation must be 0 to 6: 7 means that there is no configuration");
@@ -151,7 +150,7 @@ impl QuicLb {
 
     fn check(&self) -> Result<(), &'static str> {
         self.check_fields()?;
-        // A random nonce of fewer bytes would come twice among a few ten thousand connections.
+        // A shorter random nonce would repeat among a few tens of thousands of connections.
         if self.key.is_none() && self.nonce_len < 8 {
             return Err("without a key, the nonce is random and must have at least 8 bytes");
         }

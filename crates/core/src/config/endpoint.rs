@@ -1,4 +1,4 @@
-//! Settings of an endpoint, and the worker that an id names.
+//! Settings of an endpoint, and which worker an id names.
 
 use std::time::Duration;
 
@@ -39,20 +39,20 @@ pub struct EndpointConfig {
     /// tokens issued before that count as spent, because the endpoint does not know what was spent
     /// before it was created.
     pub unix_time_at_zero: Duration,
-    /// Number of attempts in progress (offered, or in their handshake) from which an Initial
-    /// without a valid token is answered with a Retry, for which no state is kept (RFC 9000
-    /// §8.1.2). Zero: always.
+    /// Number of attempts in progress (offered, or in their handshake) from which on an Initial
+    /// without a valid token is answered with a Retry, which costs no state (RFC 9000 §8.1.2).
+    /// Zero: always.
     pub retry_from: usize,
-    /// Maximum number of accepted connections in their handshake. Further attempts are dropped if
-    /// a handshake was completed in the last three seconds, since their clients try again, and
-    /// otherwise answered with CONNECTION_REFUSED (RFC 9000 §5.2.2).
+    /// Maximum number of accepted connections in their handshake. Further attempts are dropped if a
+    /// handshake was completed in the last three seconds, since their clients retry, and otherwise
+    /// answered with CONNECTION_REFUSED (RFC 9000 §5.2.2).
     pub max_handshakes: usize,
     /// Maximum number of attempts that wait for the application's decision. Further ones are
     /// dropped if the application has accepted one in the last three seconds, and otherwise
     /// answered with CONNECTION_REFUSED.
     pub max_incoming: usize,
-    /// Maximum number of stateless resets in a second; a tenth of them to one source prefix (RFC
-    /// 9000 §10.3.3). Zero: none, so that peers of connections that are lost wait for their idle
+    /// Maximum number of stateless resets per second; a tenth of them may go to one source prefix
+    /// (RFC 9000 §10.3.3). Zero: none, so the peers of lost connections wait for their idle
     /// timeout.
     pub stateless_resets_per_second: u32,
     /// Maximum number of connections from clients of one source prefix with a validated address; a
@@ -68,14 +68,14 @@ pub struct EndpointConfig {
     pub ipv6_prefix_bits: u8,
     /// Memory that all connections may take, in bytes, as reported through
     /// [`Endpoint::set_memory`](crate::Endpoint::set_memory). From three quarters of it on,
-    /// attempts without a valid token are answered with a Retry; at the limit, attempts with one
-    /// are answered with CONNECTION_REFUSED. `None`: no limit.
+    /// attempts without a valid token are answered with a Retry; at the limit, attempts with a
+    /// token are answered with CONNECTION_REFUSED. `None`: no limit.
     pub max_memory: Option<usize>,
-    /// Whether the fixed bit of packets is greased (RFC 9287): the transport parameter
+    /// Whether to grease the fixed bit of packets (RFC 9287): the transport parameter
     /// `grease_quic_bit` is sent, so that packets with any value of the bit are accepted, and the
-    /// bit of own 1-RTT packets is random if the peer has sent the parameter too. If not, packets
-    /// whose fixed bit is 0 are dropped (RFC 9000 §17.2), as a socket that tells QUIC from other
-    /// protocols by this bit requires (RFC 7983).
+    /// bit of this end's 1-RTT packets is random if the peer has sent the parameter too. If not,
+    /// packets whose fixed bit is 0 are dropped (RFC 9000 §17.2), which a socket that tells QUIC
+    /// from other protocols by this bit requires (RFC 7983).
     pub grease_quic_bit: bool,
 }
 
@@ -131,7 +131,7 @@ impl EndpointConfig {
         Ok(())
     }
 
-    /// What is accepted of the fixed bit.
+    /// The values of the fixed bit that are accepted.
     pub(crate) const fn fixed_bit(&self) -> FixedBit {
         if self.grease_quic_bit {
             FixedBit::Greased
@@ -140,7 +140,7 @@ impl EndpointConfig {
         }
     }
 
-    /// Default settings with the given secret, from which the key of the tokens is derived.
+    /// Default settings with the given secret, from which the token key is derived.
     #[must_use]
     pub fn new(reset_key: [u8; 32]) -> Self {
         Self {

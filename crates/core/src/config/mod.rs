@@ -1,6 +1,6 @@
 //! Settings of endpoints and connections, with all limits in one place.
 
-/// Writes a setter for each field: the same name, by value, to be chained.
+/// Generates a setter for each field: same name, takes the value, can be chained.
 macro_rules! setters {
     ($($field:ident: $type:ty,)*) => {$(
         #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]

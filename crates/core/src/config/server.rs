@@ -8,8 +8,8 @@ use super::transport::TransportConfig;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerConfig {
-    /// A regular rustls configuration, built on a provider of `squall_tls`: a built-in one, or one
-    /// that it has wrapped.
+    /// An ordinary rustls configuration, built on a provider from `squall_tls`: a built-in one, or
+    /// one that it wraps.
     pub tls: Arc<rustls::ServerConfig>,
     /// Transport settings.
     pub transport: Arc<TransportConfig>,

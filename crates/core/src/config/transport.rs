@@ -1,4 +1,4 @@
-//! Transport settings of a connection, and what they must be within.
+//! Transport settings of a connection, and their bounds.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::algorithm::{CongestionAlgorithm, CongestionControllerFactory};
 #[non_exhaustive]
 pub struct TransportConfig {
     /// Idle time after which the connection ends silently (RFC 9000 §10.1); zero: never. While the
-    /// peer's flow control blocks data, BLOCKED frames are repeated (RFC 9000 §4.1), so that the
-    /// connection is not idle as long as the peer answers. Limit the time of writes if a peer may
-    /// never read.
+    /// peer's flow control blocks data, BLOCKED frames are repeated (RFC 9000 §4.1), so the
+    /// connection is not idle as long as the peer answers. If a peer may never read, limit the time
+    /// of writes.
     pub max_idle_timeout: Duration,
     /// Time within which the handshake must complete.
     pub handshake_timeout: Duration,
@@ -63,41 +63,40 @@ pub struct TransportConfig {
     /// Largest UDP payload sent, in bytes; path MTU discovery searches up to it. Handshake
     /// datagrams have 1200 bytes regardless of this setting (RFC 9000 §14.1).
     pub max_udp_payload: u16,
-    /// UDP payload that a new path is taken to carry, in bytes: at least 1200, except where
-    /// `max_udp_payload` is less (RFC 9000 §14). A larger value saves the first round trips of path
-    /// MTU discovery where the network is known. Where a path carries less, packets are lost until
-    /// that is noticed.
+    /// UDP payload that a new path is assumed to carry, in bytes: at least 1200, unless
+    /// `max_udp_payload` is less (RFC 9000 §14). On a known network, a larger value saves the first
+    /// round trips of path MTU discovery. If a path carries less, packets are lost until that is
+    /// noticed.
     pub initial_udp_payload: u16,
     /// UDP payload that every path is known to carry, in bytes: at least 1200, which QUIC requires
-    /// of a network (RFC 9000 §14), and at most `max_udp_payload`. New paths are taken to carry it
-    /// too, where `initial_udp_payload` is less. Where larger packets vanish, sending goes on with
-    /// this size (RFC 8899 §4.3); a path that carries less than this loses all that fills it.
+    /// of a network (RFC 9000 §14), and at most `max_udp_payload`. New paths are assumed to carry
+    /// it too, even if `initial_udp_payload` is less. If larger packets vanish, sending continues
+    /// with this size (RFC 8899 §4.3); a path that carries less loses all packets of this size.
     pub min_udp_payload: u16,
     /// Largest UDP payload that the peer is asked to send, in bytes, 1200 to 65,527: the transport
-    /// parameter `max_udp_payload_size` (RFC 9000 §18.2). By default 65,527, that is any, since
-    /// receive buffers hold the largest datagrams; less saves the peer the search for sizes that
-    /// this end's network is known not to carry. Larger datagrams that arrive are processed all the
-    /// same.
+    /// parameter `max_udp_payload_size` (RFC 9000 §18.2). The default is 65,527, that is any size,
+    /// since receive buffers hold the largest datagrams. A lower value saves the peer from probing
+    /// sizes that this end's network is known not to carry. Larger datagrams that arrive are
+    /// processed all the same.
     pub max_received_udp_payload: u16,
-    /// Whether 1-RTT packets that ask for an acknowledgement are padded to the size of the path,
-    /// and datagrams with 0-RTT packets to 1200 bytes, so that their lengths do not tell those of
-    /// the data (RFC 9000 §21.14). It costs bandwidth: a message of one byte takes a whole packet.
-    /// Packets that only acknowledge are not padded, and when packets are sent still shows.
+    /// Whether ack-eliciting 1-RTT packets are padded to the size of the path, and datagrams with
+    /// 0-RTT packets to 1200 bytes, so that their lengths do not reveal those of the data (RFC 9000
+    /// §21.14). This costs bandwidth: a message of one byte takes a whole packet. Packets that only
+    /// acknowledge are not padded, and the timing of packets remains visible.
     pub pad_to_mtu: bool,
-    /// Whether larger UDP payloads than the initial one are searched for (RFC 9000 §14.3): when a
+    /// Whether to search for UDP payloads larger than the initial one (RFC 9000 §14.3): once a
     /// connection has sent 38,400 bytes, or as soon as its application uses datagrams.
     pub mtu_discovery: bool,
-    /// Time after which a search that has ended below `max_udp_payload` begins again (RFC 8899
-    /// §5.1.1).
+    /// Time after which a search that ended below `max_udp_payload` starts again (RFC 8899 §5.1.1).
     pub mtu_discovery_interval: Duration,
     /// Reordering, in packets, that is tolerated before an earlier packet counts as lost; at least
-    /// 3 (RFC 9002 §6.1.1). It rises where a path is seen to reorder packets.
+    /// 3 (RFC 9002 §6.1.1). It rises on a path that is seen to reorder packets.
     pub packet_threshold: u32,
     /// Reordering in time that is tolerated, as a multiple of the round-trip time: above 1, at most
-    /// 8 (RFC 9002 §6.1.2). It rises where a path is seen to reorder packets.
+    /// 8 (RFC 9002 §6.1.2). It rises on a path that is seen to reorder packets.
     pub time_threshold: f32,
-    /// Probe timeouts over which everything must be lost until the window falls to its minimum;
-    /// at least 1 (RFC 9002 §7.6.1).
+    /// Number of probe timeouts over which everything must be lost before the window falls to its
+    /// minimum; at least 1 (RFC 9002 §7.6.1).
     pub persistent_congestion_threshold: u32,
     /// RTT assumed before the first sample: a third of the time after which a lost first packet is
     /// retransmitted. The default is 200 ms instead of the 333 ms that RFC 9002 §6.2.2 recommends:
@@ -107,7 +106,7 @@ pub struct TransportConfig {
     pub initial_rtt: Duration,
     /// Congestion control algorithm.
     pub congestion: CongestionAlgorithm,
-    /// Congestion control of the application's own, instead of `congestion`.
+    /// The application's own congestion control, instead of `congestion`.
     pub congestion_controller: Option<Arc<dyn CongestionControllerFactory>>,
     /// Whether sending is paced (RFC 9002 §7.7).
     pub pacing: bool,
@@ -120,15 +119,15 @@ pub struct TransportConfig {
     /// Packets failing authentication, over all keys, at which the connection is closed, unless the
     /// AEAD's own limit is lower (RFC 9001 §6.6).
     pub integrity_limit: u64,
-    /// Longest time for which an acknowledgement is delayed.
+    /// Longest time by which an acknowledgement is delayed.
     pub max_ack_delay: Duration,
     /// Whether the peer may migrate to another address (RFC 9000 §9). If not,
     /// `disable_active_migration` is sent, and packets from other addresses are dropped; clients
     /// whose NAT rebinds then lose the connection, too.
     pub allow_migration: bool,
-    /// Whether packets are marked ECN-capable where the path carries the marks (RFC 9000 §13.4), so
-    /// that routers can signal congestion before they drop packets. Received marks are reported in
-    /// any case.
+    /// Whether packets are marked ECN-capable on paths that carry the marks (RFC 9000 §13.4), so
+    /// that routers can signal congestion before they drop packets. Received marks are always
+    /// reported.
     pub ecn: bool,
     /// Whether the latency spin bit lets on-path observers measure round-trip times (RFC 9000
     /// §17.4). One connection in sixteen never participates.
@@ -144,9 +143,9 @@ pub struct TransportConfig {
     /// QUIC versions in order of preference: `squall_wire::VERSION_1` and `VERSION_2`.
     ///
     /// A client starts with version 1 if that is in the list, since every server supports it, and
-    /// offers all of them (RFC 9368 §2.5). A server accepts connections of any of them, and
-    /// continues with its most preferred version among those the client offers (compatible version
-    /// negotiation, RFC 9368 §2.3, RFC 9369 §4).
+    /// offers all of them (RFC 9368 §2.5). A server accepts connections in any of them, and
+    /// continues with its most preferred version among those that the client offers (compatible
+    /// version negotiation, RFC 9368 §2.3, RFC 9369 §4).
     pub versions: Vec<u32>,
     /// Whether the peer's certificates remain available after the handshake, when a server drops
     /// its TLS session.
@@ -160,25 +159,25 @@ pub struct TransportConfig {
     /// Servers: number of tokens that a client receives after the handshake, with which it can
     /// validate its address on a later connection (RFC 9000 §8.1.3).
     pub new_tokens: u8,
-    /// What to request of the peer about its acknowledgements, if it supports requests
+    /// How this end asks the peer to acknowledge, if the peer supports such requests
     /// (draft-ietf-quic-ack-frequency).
     pub ack_frequency: AckFrequencyRequest,
     /// Bytes of received datagrams that wait to be read, counting 64 more per datagram; beyond
     /// that, the oldest are dropped. Zero: datagrams are not accepted (RFC 9221 §3).
     pub datagram_receive_buffer: usize,
-    /// Bytes of datagrams that wait to be sent, counting 64 more per datagram. One alone may exceed
-    /// it.
+    /// Bytes of datagrams that wait to be sent, counting 64 more per datagram. A single one may
+    /// exceed it.
     pub datagram_send_buffer: usize,
     /// Maximum number of packets that are neither acknowledged nor declared lost. It bounds the
     /// memory that a peer that never acknowledges can cost, at 64 bytes per packet. Data packets
-    /// leave an eighth of it to acknowledgements, and these leave some to probes.
+    /// leave an eighth of it to acknowledgements, which in turn leave some to probes.
     pub max_packets_in_flight: usize,
     /// For measuring only.
     #[doc(hidden)]
     pub ablation: Ablation,
 }
 
-/// What a sender requests of the receiver of its packets, if anything
+/// What a sender requests from the receiver of its packets, if anything
 /// (draft-ietf-quic-ack-frequency).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -409,7 +408,7 @@ impl TransportConfig {
         }
     }
 
-    /// The version that this end likes best of those that `offered` contains.
+    /// The version among those in `offered` that this end prefers.
     #[must_use]
     pub(crate) fn choose_version(&self, offered: impl Fn(u32) -> bool) -> Option<u32> {
         self.versions.iter().copied().find(|v| offered(*v))

@@ -7,7 +7,7 @@
 //!    │            '└ × 0.7
 //! ```
 //!
-//! RFC 9438 counts in segments and seconds; here windows are bytes and C is scaled by the datagram
+//! RFC 9438 counts in segments and seconds; here windows are bytes, and C is scaled by the datagram
 //! size where it is used.
 
 use std::time::Duration;
@@ -24,26 +24,26 @@ const C: f64 = 0.4;
 /// α_cubic = 3 (1 - β) / (1 + β) (RFC 9438 §4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// A loss while fewer packets than this wait in queues is not taken for a sign of a full one, as in
-/// TCP Veno (Fu and Liew, IEEE JSAC 21(2), 2003): only a small window can tell, a few packets of a
-/// large one are within the noise of the round-trip time.
+/// A loss while fewer packets than this wait in queues is not taken as a sign of a full queue, as
+/// in TCP Veno (Fu and Liew, IEEE JSAC 21(2), 2003). This works only for small windows: a few
+/// packets of a large one are within the noise of the round-trip time.
 const RANDOM_LOSS_QUEUE: f64 = 3.0;
-/// And only while less than this share of the window does: the queue of a short buffer, such as a
-/// tenth of what the path holds, never has three packets of a window of thirty.
+/// This applies only while less than this share of the window waits: the queue of a short buffer,
+/// such as a tenth of what the path holds, never has three packets of a window of thirty.
 const RANDOM_LOSS_SHARE: f64 = 1.0 / 64.0;
-/// What is kept of the window then. RFC 9438 §4.6 recommends 0.7 for any loss.
+/// The share of the window that is kept then. RFC 9438 §4.6 recommends 0.7 for any loss.
 const RANDOM_LOSS_BETA: f64 = 0.875;
 
 /// CUBIC. All sizes in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Cubic {
     max_datagram: u16,
-    /// With its fraction: one ACK frame may add less than a byte.
+    /// Includes a fraction: one ACK frame may add less than a byte.
     window: f64,
     ssthresh: Option<f64>,
     recovery: RecoveryPeriod,
-    /// The window before the last reduction, lowered by fast convergence; `None` where there was
-    /// none to remember (RFC 9438 §4.8, §4.10).
+    /// The window before the last reduction, lowered by fast convergence; `None` if there was none
+    /// to remember (RFC 9438 §4.8, §4.10).
     w_max: Option<f64>,
     /// cwnd_prior: the window when ssthresh was last set.
     prior: f64,
@@ -68,9 +68,9 @@ struct Before {
 /// A stage of congestion avoidance (RFC 9438 §4.2).
 #[derive(Clone, Debug)]
 struct Stage {
-    /// t_epoch, moved forward by the time in which the window was not in use.
+    /// t_epoch, moved forward by the time in which the window was not used.
     epoch: Time,
-    /// When the stage last heard of an ACK frame.
+    /// When the stage last saw an ACK frame.
     last_ack: Time,
     w_max: f64,
     /// K, in seconds.
@@ -118,7 +118,7 @@ impl Cubic {
             if !app_limited {
                 acked = self.slow_start(acked);
             }
-            // The rounds go on by time, used or not.
+            // The rounds advance by time, used or not.
             if self.ssthresh.is_none() && self.hystart.on_ack(now, newest_sent, rtt.latest()) {
                 // RFC 9406 §4.2: the delay grew and stayed: leave slow start without a loss.
                 self.ssthresh = Some(self.window);
@@ -134,7 +134,7 @@ impl Cubic {
         }
     }
 
-    /// Adds what slow start may; gives back the bytes that are left for congestion avoidance.
+    /// Adds what slow start allows; returns the bytes left for congestion avoidance.
     fn slow_start(&mut self, acked: f64) -> f64 {
         match self.ssthresh {
             None => {
@@ -163,15 +163,15 @@ impl Cubic {
         let stage = self
             .stage
             .get_or_insert_with(|| Stage::new(now, window, w_max, datagram));
-        // RFC 9438 §4.2: t does not count the time in which the window was not used. Data that was
-        // sent only after the last acknowledgement had come followed a pause.
+        // RFC 9438 §4.2: t excludes the time in which the window was not used. Data that was sent
+        // only after the last acknowledgement had arrived followed a pause.
         let unused_until = if app_limited { now } else { newest_sent };
         stage.epoch += unused_until - stage.last_ack;
         stage.last_ack = now;
         if app_limited {
             return;
         }
-        // RFC 9438 §4.3, figure 4. Once W_est is where the window was, grow as Reno does.
+        // RFC 9438 §4.3, figure 4. Once W_est is where the window was, grow like Reno.
         let alpha = if stage.w_est >= self.prior {
             1.0
         } else {
@@ -202,8 +202,8 @@ impl Cubic {
         self.window / f64::from(self.max_datagram) * (1.0 - min / smoothed).max(0.0)
     }
 
-    /// Packets that were sent at `newest_lost_sent` at the latest were lost while this many packets
-    /// were `queued`. Whether the window is reduced for it.
+    /// Packets sent no later than `newest_lost_sent` were lost while this many packets were
+    /// `queued`. Returns whether the window is reduced.
     pub(crate) fn on_congestion_event(
         &mut self,
         now: Time,
@@ -228,20 +228,20 @@ impl Cubic {
         if self.ssthresh.is_some() && queued < few {
             self.w_max = Some(self.window);
             self.window = (self.window * RANDOM_LOSS_BETA).max(minimum);
-            // It grows as Reno's from here on, by a packet each round trip (RFC 9438 §4.3).
+            // From here on it grows like Reno's, by a packet per round trip (RFC 9438 §4.3).
             self.prior = self.window;
             self.ssthresh = Some(self.window);
             return true;
         }
-        // RFC 9438 §4.7, fast convergence: a window that did not get back to where it was gives
-        // room to newcomers.
+        // RFC 9438 §4.7, fast convergence: a window that did not get back to its former size makes
+        // room for newcomers.
         self.w_max = Some(match self.w_max {
             Some(w_max) if self.window < w_max => self.window * f64::midpoint(1.0, BETA),
             _ => self.window,
         });
         self.prior = self.window;
-        // RFC 9438 §4.6 takes the flight size, or the window where that cannot grow unused; it
-        // cannot (RFC 9002 §7.8), and the flight size would punish a sender that pauses.
+        // RFC 9438 §4.6 uses the flight size, or the window if that cannot grow unused; it cannot
+        // (RFC 9002 §7.8), and the flight size would punish a sender that pauses.
         self.window = (self.window * BETA).max(minimum);
         self.ssthresh = Some(self.window);
         true
@@ -266,7 +266,7 @@ impl Cubic {
         // RFC 9002 §7.6.2
         self.window = minimum_window(self.max_datagram) as f64;
         self.recovery = RecoveryPeriod::default();
-        // RFC 9438 §4.8: the next stage takes its own start for W_max, and K = 0.
+        // RFC 9438 §4.8: the next stage uses its own start as W_max, and K = 0.
         self.w_max = None;
         self.stage = None;
     }
@@ -301,14 +301,14 @@ impl Stage {
 }
 
 /// HyStart++ (RFC 9406 §4): slow start ends when the round-trip time of a round grew, after a
-/// Conservative Slow Start (CSS) in which it stayed so.
+/// Conservative Slow Start (CSS) in which it remained so.
 ///
-/// RFC 9406 §4.3 bounds the growth per ACK (L) for senders that do not pace; what is sent here is
-/// paced or limited in its bursts, so L is infinite.
+/// RFC 9406 §4.3 bounds the growth per ACK (L) for senders that do not pace. Here sending is paced
+/// or limited in its bursts, so L is infinite.
 #[derive(Clone, Debug, Default)]
 struct HyStart {
-    /// The round ends when something sent since then is acknowledged. RFC 9406 §4.2 says it in
-    /// sequence numbers; it is the same.
+    /// The round ends when something sent since then is acknowledged. RFC 9406 §4.2 uses sequence
+    /// numbers, which is equivalent.
     round_start: Time,
     last_min: Option<Duration>,
     current_min: Option<Duration>,
@@ -331,7 +331,7 @@ impl HyStart {
     const CSS_GROWTH_DIVISOR: f64 = 4.0;
     const CSS_ROUNDS: u32 = 5;
 
-    /// By what the growth is divided now.
+    /// The current divisor of the growth.
     fn divisor(&self) -> f64 {
         match self.css {
             None => 1.0,
@@ -343,7 +343,7 @@ impl HyStart {
     fn on_ack(&mut self, now: Time, newest_sent: Time, rtt: Duration) -> bool {
         if newest_sent >= self.round_start {
             if let Some(css) = &mut self.css {
-                // A round in which CSS began, however little of it was left, has counted.
+                // The round in which CSS began counts, however little of it was left.
                 css.rounds += 1;
                 if css.rounds >= Self::CSS_ROUNDS {
                     return true;
@@ -452,7 +452,7 @@ mod tests {
         run(&mut cubic, 10, 100, 10, 1);
         let grown = cubic.window - 14_000.0;
         assert!((grown - 10.0 * 529.4).abs() < 300.0, "{grown}");
-        // From the window before the loss on it grows by a whole segment a round trip.
+        // From the window before the loss on, it grows by a whole segment per round trip.
         cubic.stage.as_mut().unwrap().w_est = cubic.prior;
         cubic.window = cubic.prior;
         run(&mut cubic, 110, 200, 10, 1);
@@ -479,7 +479,7 @@ mod tests {
         let mut estimate = rtt(50);
         let mut cubic = after_loss(20_000);
         assert_eq!(cubic.window(), 14_000);
-        // Fourteen packets, of which none waits.
+        // Fourteen packets, none of which waits in a queue.
         let queued = cubic.queued(&estimate);
         assert!(queued < 0.01, "{queued}");
         cubic.on_congestion_event(at(200), at(150), queued);
@@ -487,7 +487,7 @@ mod tests {
         run(&mut cubic, 210, 260, 50, 1);
         let grown = cubic.window - 12_250.0;
         assert!((900.0..2_100.0).contains(&grown), "{grown}");
-        // A third of the round-trip time is a queue: of this window, more than four packets.
+        // A third of the round-trip time is a queue: more than four packets of this window.
         for _ in 0..100 {
             estimate.update(Duration::from_millis(75), Duration::ZERO);
         }
@@ -497,7 +497,7 @@ mod tests {
         assert!((cubic.window / before - 0.7).abs() < 1e-6);
     }
 
-    // A queue of a tenth of 33 packets holds three. Half of it is a sign, though it is not much.
+    // A queue of a tenth of 33 packets holds three. Half of it is a sign, though a weak one.
     #[test]
     fn a_loss_in_a_short_queue_costs_as_much_as_any() {
         let mut estimate = rtt(40);
@@ -545,8 +545,8 @@ mod tests {
         assert_eq!((stage.k, stage.w_max), (0.0, 70_000.0));
     }
 
-    /// Slow start in rounds of `rtts` milliseconds, ten ACK frames a round, until it ends or the
-    /// rounds do. Gives the window at the end of each round.
+    /// Slow start in rounds of `rtts` milliseconds, with ten ACK frames each, until slow start or
+    /// the rounds end. Returns the window at the end of each round.
     fn slow_start(cubic: &mut Cubic, rtts: &[u64]) -> Vec<u64> {
         let mut sent = 1;
         let mut windows = Vec::new();

@@ -1,19 +1,18 @@
-//! Delivery rate samples (draft-ietf-ccwg-bbr §4.1): how fast the network took what was sent.
+//! Delivery rate samples (draft-ietf-ccwg-bbr §4.1): how fast the network took the data sent.
 //!
-//! The draft keeps a snapshot with every packet. Here one is kept for every bundle (§4.1.3.1
-//! recommends it): the packets of a bundle left at one time, and by that time the snapshot of an
-//! acknowledged packet is found, once a run.
+//! The draft keeps a snapshot with every packet. Here one is kept for every bundle (recommended by
+//! §4.1.3.1): all packets of a bundle leave at the same time, and that time leads from an
+//! acknowledged packet to its snapshot, once per run.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// Snapshots kept: more bundles than that are not in flight on any path that is worth measuring so
-/// finely.
+/// Snapshots kept: no path worth measuring this finely has more bundles in flight.
 const MAX_FLIGHTS: usize = 4096;
 
-/// What was known when a bundle left.
+/// The state when a bundle left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
     sent: Time,
@@ -21,15 +20,15 @@ pub(super) struct Flight {
     delivered_time: Time,
     pub(super) delivered: u64,
     pub(super) lost: u64,
-    /// Bytes in flight with it.
+    /// Bytes in flight, including the bundle.
     pub(super) tx_in_flight: u64,
     pub(super) is_app_limited: bool,
 }
 
-/// What one run of acknowledgements says.
+/// The sample from one run of acknowledgements.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RateSample {
-    /// Bytes per second; 0 where nothing reliable is known.
+    /// Bytes per second; 0 if nothing reliable is known.
     pub(super) delivery_rate: u64,
     /// Bytes delivered over the sampling interval.
     pub(super) delivered: u64,
@@ -52,7 +51,7 @@ pub(super) struct Sampler {
     pub(super) lost: u64,
     delivered_time: Time,
     first_send_time: Time,
-    /// `delivered` up to which samples are limited by the application; 0 is none.
+    /// Samples up to this value of `delivered` are limited by the application; 0 means none are.
     app_limited: u64,
 }
 
@@ -94,7 +93,7 @@ impl Sampler {
         });
     }
 
-    /// The bundle that left at `sent`, or the last one before.
+    /// The bundle that left at `sent`, or the last one before that.
     pub(super) fn flight(&self, sent: Time) -> Option<&Flight> {
         let after = self.flights.partition_point(|f| f.sent <= sent);
         self.flights.get(after.checked_sub(1)?)
@@ -163,7 +162,7 @@ fn rate(bytes: u64, time: Duration) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// Bytes that a rate gives in a time.
+/// The bytes sent at a rate in a time.
 pub(super) fn volume(rate: u64, time: Duration) -> u64 {
     let bytes = u128::from(rate) * time.as_nanos() / 1_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX)

@@ -6,9 +6,9 @@
 //!  one bundle      ──▶ on_sent(…)                          ──▶ what BBR measures by
 //! ```
 //!
-//! Controllers hear of ACK frames, never of packets: the sum over a frame is all that they use, so
-//! their cost is paid once for a bundle. The built-in ones are variants of an enum, called without
-//! dynamic dispatch; an application's own is `supplied`.
+//! Controllers see ACK frames, never packets: they use only the sum over a frame, so their cost is
+//! paid once per bundle. The built-in ones are variants of an enum, called without dynamic
+//! dispatch; an application's own is `supplied`.
 
 mod bbr;
 mod cubic;
@@ -38,8 +38,8 @@ struct RecoveryPeriod {
 }
 
 impl RecoveryPeriod {
-    /// Whether a packet sent at `sent` belongs to the time before the reduction, so that neither
-    /// its loss shrinks the window again nor its acknowledgement grows it.
+    /// Whether a packet sent at `sent` predates the reduction, so that neither its loss shrinks the
+    /// window again nor its acknowledgement grows it.
     fn covers(self, sent: Time) -> bool {
         self.start.is_some_and(|start| sent <= start)
     }
@@ -52,9 +52,9 @@ pub(crate) enum Controller {
     NewReno(NewReno),
     /// RFC 9438.
     Cubic(Cubic),
-    /// draft-ietf-ccwg-bbr; apart, for its size.
+    /// draft-ietf-ccwg-bbr; boxed because of its size.
     Bbr(Box<Bbr>),
-    /// The application's; apart, for its size.
+    /// The application's; boxed because of its size.
     Supplied(Box<Supplied>),
 }
 
@@ -86,7 +86,7 @@ impl Controller {
         }
     }
 
-    /// The window at which slow start ends; `None` while no congestion was met.
+    /// The window at which slow start ends; `None` before any congestion.
     pub(crate) fn ssthresh(&self) -> Option<u64> {
         match self {
             Self::NewReno(newreno) => newreno.ssthresh(),
@@ -95,7 +95,7 @@ impl Controller {
         }
     }
 
-    /// Bytes per second at which packets are to leave, where the algorithm says so; `None` leaves
+    /// Bytes per second at which packets are to leave, if the algorithm decides that; `None` leaves
     /// it to the window and the round-trip time (RFC 9002 §7.7).
     pub(crate) fn pacing_rate(&self) -> Option<u64> {
         match self {
@@ -126,11 +126,11 @@ impl Controller {
         }
     }
 
-    /// A run of acknowledgements. `acked.app_limited`: they had not filled the window when they
-    /// were sent, so they prove nothing about it (RFC 9002 §7.8). `rtt` has this run's samples.
+    /// A run of acknowledgements. `acked.app_limited`: the packets had not filled the window when
+    /// sent, so they prove nothing about it (RFC 9002 §7.8). `rtt` includes this run's samples.
     ///
-    /// A run that spans the start of a recovery period counts whole: its older packets are at most
-    /// one window, and once a period at most.
+    /// A run that spans the start of a recovery period counts in full: its older packets are at
+    /// most one window, and at most once per period.
     pub(crate) fn on_ack(&mut self, now: Time, acked: &Acknowledged, rtt: &RttEstimator) {
         let Acknowledged {
             bytes,
@@ -185,8 +185,8 @@ impl Controller {
         }
     }
 
-    /// Packets of `bytes` that were reported as lost have arrived. `undo`: that holds for all that
-    /// the last reduction was made for, so it is taken back (RFC 9438 §4.9.2). Returns whether one
+    /// Packets of `bytes` that were reported as lost have arrived. `undo`: so has everything that
+    /// caused the last reduction, which is therefore undone (RFC 9438 §4.9.2). Returns whether one
     /// was.
     pub(crate) fn on_spurious_loss(&mut self, bytes: u64, undo: bool) -> bool {
         match self {
@@ -197,7 +197,7 @@ impl Controller {
         }
     }
 
-    /// Packets came marked with ECN-CE: as a loss (RFC 9002 §7.1).
+    /// Packets arrived marked with ECN-CE: treated like a loss (RFC 9002 §7.1).
     pub(crate) fn on_marked(&mut self, now: Time, newest_sent: Time) {
         match self {
             Self::NewReno(newreno) => drop(newreno.on_congestion_event(now, newest_sent)),
@@ -207,7 +207,7 @@ impl Controller {
         }
     }
 
-    /// Persistent congestion: everything sent over a long time was lost (RFC 9002 §7.6.2). Comes
+    /// Persistent congestion: everything sent over a long time was lost (RFC 9002 §7.6.2). Called
     /// after [`on_lost`](Self::on_lost) for the same packets.
     pub(crate) fn on_persistent_congestion(&mut self) {
         match self {
@@ -218,8 +218,8 @@ impl Controller {
         }
     }
 
-    /// The path's datagrams are now up to `max_datagram` bytes. A window that has not moved yet is
-    /// set to the initial one of the new size (RFC 9002 §7.2).
+    /// The path's datagrams are now up to `max_datagram` bytes. A window that has not changed yet
+    /// is set to the initial one of the new size (RFC 9002 §7.2).
     pub(crate) fn set_max_datagram(&mut self, max_datagram: u16) {
         match self {
             Self::NewReno(newreno) => newreno.set_max_datagram(max_datagram),
@@ -358,12 +358,12 @@ mod tests {
             assert_eq!(controller.window(), after_first);
             assert_eq!(controller.ssthresh(), Some(after_first));
             assert!(!controller.is_slow_start());
-            // Losses and acknowledgements of what was sent up to the reduction change nothing.
+            // Losses and acknowledgements of packets sent up to the reduction change nothing.
             controller.on_marked(at(160), at(149));
             controller.on_marked(at(170), at(150));
             ack(&mut controller, at(180), 50_000, at(150), false, &rtt(100));
             assert_eq!(controller.window(), after_first);
-            // What was sent later does.
+            // Those of later packets do.
             controller.on_marked(at(260), at(151));
             assert_eq!(controller.window(), after_second);
         }
@@ -431,7 +431,7 @@ mod tests {
             ack(&mut controller, at(100), 90_000, at(0), false, &rtt(100));
             assert!(controller.on_lost(at(150), 1000, 1, at(60), &rtt(100)));
             assert!(controller.window() < 100_000 && !controller.is_slow_start());
-            // Another loss of the same time belongs to it.
+            // Another loss from the same time belongs to it.
             assert!(!controller.on_lost(at(151), 1000, 1, at(61), &rtt(100)));
             assert!(
                 !controller.on_spurious_loss(1000, false),
@@ -443,7 +443,7 @@ mod tests {
                 (100_000, None)
             );
             assert!(!controller.on_spurious_loss(1000, true), "once");
-            // The recovery period is forgotten: what was sent in it grows the window.
+            // The recovery period is forgotten: packets sent in it grow the window.
             ack(&mut controller, at(180), 50_000, at(140), false, &rtt(100));
             assert_eq!(controller.window(), 150_000);
 

@@ -1,4 +1,4 @@
-//! NewReno, as RFC 9002 §7.3 and its appendix B spell it out.
+//! NewReno, as specified in RFC 9002 §7.3 and its appendix B.
 
 use super::{RecoveryPeriod, minimum_window};
 use crate::recovery::pacer::initial_window;
@@ -42,7 +42,7 @@ impl NewReno {
         if app_limited || self.recovery.covers(newest_sent) {
             return;
         }
-        // RFC 9002 §7.3.1: slow start adds what is acknowledged, up to the threshold.
+        // RFC 9002 §7.3.1: slow start adds the acknowledged bytes, up to the threshold.
         let room = self
             .ssthresh
             .map_or(u64::MAX, |ssthresh| ssthresh.saturating_sub(self.window));
@@ -56,7 +56,7 @@ impl NewReno {
         }
     }
 
-    /// Whether the window is reduced for it.
+    /// Returns whether the window is reduced.
     pub(crate) fn on_congestion_event(&mut self, now: Time, newest_lost_sent: Time) -> bool {
         if self.recovery.covers(newest_lost_sent) {
             return false;
@@ -70,8 +70,8 @@ impl NewReno {
         true
     }
 
-    /// The last reduction was a mistake, as RFC 9438 §4.9.2 has it for CUBIC; `false` if there is
-    /// none to undo.
+    /// Undoes the last reduction, which was a mistake, as RFC 9438 §4.9.2 does for CUBIC; `false`
+    /// if there is none to undo.
     pub(crate) fn undo(&mut self) -> bool {
         let Some((window, ssthresh, recovery)) = self.before.take() else {
             return false;

@@ -1,5 +1,5 @@
-//! A controller that the application supplies, behind a wall: it may panic, and its figures may be
-//! anything.
+//! A controller supplied by the application, isolated from the connection: it may panic, and its
+//! figures may be anything.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,12 +12,12 @@ use crate::recovery::pacer::initial_window;
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
 
-/// A larger window, or rate, is as good as none.
+/// A larger window or rate is equivalent to none.
 const MOST: u64 = 1 << 48;
 
-/// An application's controller, and what it said last.
+/// An application's controller, and its last figures.
 pub(crate) struct Supplied {
-    /// `None` once it has panicked; `fallback` counts from then on.
+    /// `None` once it has panicked; `fallback` takes over from then on.
     controller: Option<Box<dyn CongestionController>>,
     fallback: NewReno,
     max_datagram: u16,
@@ -41,8 +41,8 @@ impl Supplied {
         supplied
     }
 
-    /// Lets the controller hear of something and asks for its figures. `None` if there is no
-    /// controller any more.
+    /// Calls the controller and then asks for its figures. `None` if there is no controller any
+    /// more.
     fn tell<T>(&mut self, tell: impl FnOnce(&mut dyn CongestionController) -> T) -> Option<T> {
         let controller = self.controller.as_deref_mut()?;
         let heard = catch_unwind(AssertUnwindSafe(|| {
@@ -61,7 +61,7 @@ impl Supplied {
             return Some(answer);
         }
         let broken = self.controller.take();
-        // Dropping it may panic, too.
+        // Dropping it may panic as well.
         drop(catch_unwind(AssertUnwindSafe(|| drop(broken))));
         self.pacing_rate = None;
         self.follow_fallback();
@@ -129,7 +129,7 @@ impl Supplied {
 
     pub(super) fn set_max_datagram(&mut self, max_datagram: u16) {
         self.max_datagram = max_datagram;
-        // In time for the day that it takes over.
+        // Kept up to date in case it takes over.
         self.fallback.set_max_datagram(max_datagram);
         if (self.tell(|controller| controller.on_max_datagram(max_datagram))).is_none() {
             self.follow_fallback();
@@ -146,7 +146,7 @@ impl fmt::Debug for Supplied {
     }
 }
 
-/// What a controller is shown of the round-trip times.
+/// The round-trip times as shown to a controller.
 pub(super) fn estimate(rtt: &RttEstimator) -> RttEstimate {
     RttEstimate {
         latest: rtt.latest(),
@@ -190,7 +190,7 @@ mod tests {
 
     impl Drop for Script {
         fn drop(&mut self) {
-            // The second panic of a controller, after the one that cost it its place.
+            // The second panic of a controller, after the one that disabled it.
             if !self.panic_in.is_empty() && !std::thread::panicking() {
                 panic!("as the test has it");
             }

@@ -12,11 +12,11 @@ use crate::error::CloseReason;
 use crate::event::Event;
 use crate::time::Time;
 
-/// How long a connection waits at most for its first CONNECTION_CLOSE to be sent: its owner may
-/// have many others to close, or no room in its socket.
+/// The longest time that a connection waits for its first CONNECTION_CLOSE to be sent: its owner
+/// may have many others to close, or no room in its socket.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// What our CONNECTION_CLOSE says, and when it is said again.
+/// The contents of our CONNECTION_CLOSE, and when it is repeated.
 #[derive(Debug)]
 pub(super) struct CloseFrame {
     /// When the connection was closed.
@@ -27,20 +27,20 @@ pub(super) struct CloseFrame {
     pub(super) reason: Bytes,
     /// Whether it is to be sent now.
     pub(super) due: bool,
-    /// What was sent, and is sent again.
+    /// The datagram that was sent, and is repeated.
     pub(super) sent: Option<Closing>,
 }
 
-/// What is left of a connection that this end has closed: the datagram with its CONNECTION_CLOSE,
-/// which answers packets that still come (RFC 9000 §10.2.1). See [`Connection::take_closing`].
+/// The remainder of a connection that this end has closed: the datagram with its CONNECTION_CLOSE,
+/// which answers packets that still arrive (RFC 9000 §10.2.1). See [`Connection::take_closing`].
 #[derive(Debug)]
 pub struct Closing {
     remote: SocketAddr,
     pub(super) datagram: Box<[u8]>,
-    /// Datagrams that came since it was first sent.
+    /// Datagrams received since it was first sent.
     received: u64,
-    /// Bytes that may be sent: three times what came (RFC 9000 §8.1), since packets are no longer
-    /// authenticated.
+    /// Bytes that may be sent: three times those received (RFC 9000 §8.1), since packets are no
+    /// longer authenticated.
     allowance: usize,
 }
 
@@ -55,9 +55,9 @@ impl Closing {
         }
     }
 
-    /// Takes note of datagrams for the connection, of so many `bytes` in all, that came from
-    /// `remote`. Returns the datagram that answers them, if one is due: ever more rarely, only to
-    /// the peer's last address, and no more than three times what came from there.
+    /// Records datagrams for the connection, of `bytes` in all, that came from `remote`. Returns
+    /// the datagram that answers them, if one is due: ever more rarely, only to the peer's last
+    /// address, and at most three times the bytes received from there.
     pub fn on_received(
         &mut self,
         remote: SocketAddr,
@@ -88,7 +88,7 @@ impl Connection {
         let code = code.min(squall_wire::varint::MAX);
         let reason = Bytes::copy_from_slice(reason);
         self.begin_closing(now, code, None, reason.clone());
-        // An application that closes has read what it wants.
+        // An application that closes has read all it wants.
         self.streams.clear();
         let reason = CloseReason::Application {
             code,
@@ -119,7 +119,7 @@ impl Connection {
         self.report_closed(now, reason);
     }
 
-    /// Closes a server's connection that the endpoint refuses after all (RFC 9000 §5.2.2,
+    /// Closes a server's connection that the endpoint refuses after accepting it (RFC 9000 §5.2.2,
     /// CONNECTION_REFUSED).
     pub fn refuse(&mut self, now: Time) {
         let error = TransportError {
@@ -130,7 +130,7 @@ impl Connection {
         self.close_with_error(now, &error);
     }
 
-    /// Ends the connection for what TLS found (RFC 9001 §4.8).
+    /// Ends the connection because of a TLS alert (RFC 9001 §4.8).
     pub(super) fn close_with_alert(&mut self, now: Time, alert: &squall_tls::Alert) {
         if self.is_closed() {
             return;
@@ -196,13 +196,13 @@ impl Connection {
         self.streams.end_sending();
     }
 
-    /// RFC 9000 §10.2: long enough for packets under way to be discarded.
+    /// RFC 9000 §10.2: long enough for packets in flight to be discarded.
     fn set_close_timer(&mut self, now: Time) {
         let due = now + 3 * self.probe_timeout();
         self.clock.set(Timer::Close, Some(due));
     }
 
-    /// The closing or draining period is over. It begins anew if nobody has asked for the
+    /// The closing or draining period is over. It starts again if nobody has asked for the
     /// CONNECTION_CLOSE yet: without it, the peer would keep the connection until its idle timeout.
     pub(super) fn on_close_timer(&mut self, now: Time) {
         match &self.state {
@@ -215,10 +215,10 @@ impl Connection {
         }
     }
 
-    /// Takes out what answers further packets, once CONNECTION_CLOSE has been written; `None`
-    /// before that, and for a connection that this end has not closed. From then on the connection
-    /// drains ([`is_draining`](Self::is_draining)), so that its owner may drop it at once and keep
-    /// only the answer. Calling this is optional: a connection that is kept answers by itself.
+    /// Takes the answer to further packets, once CONNECTION_CLOSE has been written; `None` before
+    /// that, and for a connection that this end has not closed. From then on the connection drains
+    /// ([`is_draining`](Self::is_draining)), so that its owner may drop it at once and keep only
+    /// the answer. Calling this is optional: a connection that is kept answers by itself.
     pub fn take_closing(&mut self) -> Option<Closing> {
         let State::Closing(close) = &mut self.state else {
             return None;
@@ -228,8 +228,8 @@ impl Connection {
         Some(closing)
     }
 
-    /// Datagrams came from `remote` while closing: they are answered as by [`Closing`]. While the
-    /// amplification limit holds back the first CONNECTION_CLOSE, they raise it.
+    /// Datagrams arrived from `remote` while closing: they are answered as by [`Closing`]. While
+    /// the amplification limit holds back the first CONNECTION_CLOSE, they raise it.
     pub(super) fn answer_while_closing(
         &mut self,
         remote: SocketAddr,
@@ -271,7 +271,7 @@ mod tests {
             Some([7; 60].as_slice())
         );
 
-        // A datagram of a client's Initial packet, to a few bytes.
+        // A datagram with a client's Initial packet, in reply to a few bytes.
         let mut closing = Closing::new(peer, &[7; 1200]);
         assert_eq!(closing.on_received(peer, 1, 300), None);
         assert!(closing.on_received(peer, 1, 100).is_some());

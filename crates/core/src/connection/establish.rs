@@ -1,5 +1,5 @@
-//! What the handshake does to the connection (RFC 9001 §4): CRYPTO bytes in and out, keys installed
-//! and discarded, transport parameters taken, early data, Retry, version negotiation.
+//! The effects of the handshake on the connection (RFC 9001 §4): CRYPTO bytes in and out, keys
+//! installed and discarded, transport parameters taken, early data, Retry, version negotiation.
 
 use std::time::Duration;
 
@@ -81,8 +81,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Passes what has arrived in order to TLS, once a packet: called for every frame of a byte,
-    /// TLS took 330 ns for each.
+    /// Passes data that has arrived in order to TLS, once per packet: when called for every
+    /// one-byte frame, TLS took 330 ns each time.
     pub(super) fn read_crypto(&mut self, id: SpaceId, now: Time) -> Result<(), TransportError> {
         let mut progress = false;
         while let Some(bytes) = self.spaces[id]
@@ -126,14 +126,14 @@ impl Connection {
         refusal.map_or(Ok(()), |alert| Err(alert.into()))
     }
 
-    /// The handshake goes on in this version (RFC 9368 §2.3).
+    /// The handshake continues in this version (RFC 9368 §2.3).
     pub(super) fn change_version(&mut self, version: u32) {
         self.log.version(self.handshake.version, version);
         let initial = &mut self.spaces[SpaceId::Initial];
         self.handshake.change_version(version, initial);
     }
 
-    /// Sends what TLS has written, installs the keys that it gives, and notes its end.
+    /// Sends the output of TLS, installs its keys, and notes its end.
     pub(super) fn advance_handshake(&mut self, now: Time) {
         self.flush_tls(now);
         if self.is_closed() {
@@ -156,7 +156,7 @@ impl Connection {
         self.log.handshake_completed(now, version, tls);
         self.restart_idle_timer(now);
         if self.side == Side::Server {
-            // RFC 9001 §4.1.2: for a server complete is confirmed.
+            // RFC 9001 §4.1.2: for a server, complete means confirmed.
             self.duties.on_handshake_complete();
             let complete = EndpointEvent::HandshakeComplete;
             self.endpoint.events.push_back(complete);
@@ -166,7 +166,7 @@ impl Connection {
         self.handshake.tls.retire(self.side, version, &self.config);
     }
 
-    /// Moves what TLS has written into the CRYPTO streams, level by level.
+    /// Moves the output of TLS into the CRYPTO streams, level by level.
     fn flush_tls(&mut self, now: Time) {
         // A handshake changes keys twice; more often would be a loop in the TLS driver.
         for _ in 0..4 {
@@ -258,14 +258,14 @@ impl Connection {
 
     // ---- confirmation ---------------------------------------------------------------------------
 
-    /// The handshake is confirmed (RFC 9001 §4.1.2): Handshake keys go, address and peer are known.
-    /// What else is dropped with it goes at the end of the run (`settle`).
+    /// The handshake is confirmed (RFC 9001 §4.1.2): Handshake keys are discarded, and address and
+    /// peer are known. Anything else dropped with them goes at the end of the run (`settle`).
     pub(super) fn confirm_handshake(&mut self, now: Time) {
         if std::mem::replace(&mut self.handshake.confirmed, true) {
             return;
         }
         self.log.handshake_confirmed(now);
-        // RFC 9001 §4.9.3: what still arrives in 0-RTT packets comes again in 1-RTT packets.
+        // RFC 9001 §4.9.3: data in further 0-RTT packets is sent again in 1-RTT packets.
         self.spaces[SpaceId::Data].keys = None;
         self.duties.ack_frequency.begin();
         self.discard_space(SpaceId::Initial, now);
@@ -278,7 +278,7 @@ impl Connection {
         }
     }
 
-    /// Drops a level's keys and all that is open there (RFC 9001 §4.9, RFC 9002 §6.4).
+    /// Drops a level's keys and everything outstanding there (RFC 9001 §4.9, RFC 9002 §6.4).
     pub(super) fn discard_space(&mut self, id: SpaceId, now: Time) {
         let space = &mut self.spaces[id];
         if space.discarded {
@@ -344,8 +344,8 @@ impl Connection {
 
     // ---- a client starts over -------------------------------------------------------------------
 
-    /// Takes a Retry: the client starts over with the server's token and id; packet numbers go on
-    /// (RFC 9000 §17.2.5, §12.3).
+    /// Processes a Retry: the client starts over with the server's token and id; packet numbers
+    /// continue (RFC 9000 §17.2.5, §12.3).
     pub(super) fn on_retry(&mut self, now: Time, retry: &Retry<'_>) {
         let dcid = self.paths.remote_ids.current();
         if !self.handshake.accepts_retry(retry, dcid) {
@@ -359,13 +359,13 @@ impl Connection {
         space.keys = Some(self.handshake.initial_keys(self.handshake.version));
         space.crypto_send.on_all_lost();
         self.paths.active.flow.leave(space.sent.discard());
-        // RFC 9002 §6.3: loss recovery begins anew.
+        // RFC 9002 §6.3: loss recovery starts over.
         self.clock.reset_probe_timeout();
         self.repeat_early_data();
         self.set_loss_timer(now);
     }
 
-    /// Takes a Version Negotiation packet (RFC 9000 §6.2). `ours`: it answers a packet of this
+    /// Processes a Version Negotiation packet (RFC 9000 §6.2). `ours`: it answers a packet of this
     /// connection.
     pub(super) fn on_version_negotiation(&mut self, now: Time, ours: bool, versions: &[u8]) {
         let negotiation = match self.state {
@@ -387,8 +387,8 @@ impl Connection {
             return self.abandon(now, CloseReason::VersionMismatch);
         };
         self.log.version(from, version);
-        // RFC 9369 §5: a ticket is good for one version. What was sent as early data goes into the
-        // new attempt's handshake.
+        // RFC 9369 §5: a ticket is good for one version. Data sent as early data goes into the new
+        // attempt's handshake.
         if self.handshake.forget_early_data() {
             self.reject_early_data(&TransportParameters::default());
         }

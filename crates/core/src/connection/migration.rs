@@ -7,8 +7,7 @@
 //!  client  packets from server addresses that it chose; from elsewhere they are dropped
 //! ```
 //!
-//! What a path is lies in `parts/paths.rs`; the datagrams that probe are written in
-//! `transmit/probe.rs`.
+//! `parts/paths.rs` defines what a path is; `transmit/probe.rs` writes the datagrams that probe.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,8 +24,8 @@ use crate::path;
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
 
-/// Probe timeouts for which a path out of use, and an id that the peer has retired, are remembered,
-/// for packets on their way.
+/// Probe timeouts for which an unused path, and an id that the peer has retired, are remembered,
+/// for packets still on their way.
 const LINGER: u32 = 3;
 
 /// How a client migrates to another path.
@@ -43,8 +42,8 @@ pub enum Move {
 impl Connection {
     // ---- a packet from elsewhere ----------------------------------------------------------------
 
-    /// The tag of the path that a run came on. A server makes one for an authentic packet from
-    /// elsewhere.
+    /// The tag of the path on which a run arrived. A server creates one for an authentic packet
+    /// from elsewhere.
     fn path_of(&mut self, trip: &mut Trip<'_>) -> u8 {
         if trip.home || self.side == Side::Client {
             let known = self.paths.tag_of(&trip.path).filter(|_| !trip.home);
@@ -58,19 +57,19 @@ impl Connection {
         if let Some(state) = self.paths.get_mut(tag) {
             state.on_received(credit);
         }
-        // RFC 9000 §9.6.3: a peer that probes may come to stay.
+        // RFC 9000 §9.6.3: a peer that probes may move there.
         self.validate(trip.now, tag, false);
         tag
     }
 
-    /// Takes a PATH_CHALLENGE (RFC 9000 §8.2.2).
+    /// Processes a PATH_CHALLENGE (RFC 9000 §8.2.2).
     pub(super) fn on_path_challenge(&mut self, data: [u8; 8], trip: &mut Trip<'_>) {
         let tag = self.path_of(trip);
         let paths = self.paths.inactive.get_or_insert_default();
         paths.owe_response(tag, data);
     }
 
-    /// Takes a PATH_RESPONSE, which counts on whatever path it arrived (RFC 9000 §8.2.3).
+    /// Processes a PATH_RESPONSE, which counts on whatever path it arrived (RFC 9000 §8.2.3).
     pub(super) fn on_path_response(
         &mut self,
         now: Time,
@@ -94,7 +93,7 @@ impl Connection {
             let answer = validation.answer(now, data)?;
             Some((state.tag, answer, validation.then_move))
         });
-        // A late response, whose challenge is forgotten, is no offence.
+        // A late response whose challenge is forgotten is not an offence.
         let Some((tag, answer, then_move)) = found else {
             return Ok(());
         };
@@ -105,7 +104,7 @@ impl Connection {
         };
         let first = !std::mem::replace(&mut state.validated, true);
         if !state.flow.rtt.has_sample() {
-            // RFC 9002 §6.2.2: better than the guess with which an estimate begins, and no sample.
+            // RFC 9002 §6.2.2: better than the initial guess of an estimate, but not a sample.
             state.flow.rtt = RttEstimator::new(answer.time.min(self.config.initial_rtt));
         }
         if answer.size {
@@ -115,7 +114,7 @@ impl Connection {
                 self.activate(now, tag, false);
             }
         } else {
-            // RFC 9000 §8.2.3: the address is validated; that 1200 bytes pass is still to be shown.
+            // RFC 9000 §8.2.3: the address is validated, but not yet that 1200 bytes get through.
             self.validate(now, tag, then_move);
         }
         if self.paths.active.tag == tag {
@@ -131,7 +130,7 @@ impl Connection {
     fn on_active_validated(&mut self, first: bool, active: bool) {
         let searched = std::mem::take(&mut self.paths.left_at_once);
         if searched && self.is_back(active) {
-            // The address that was left answers, and not the one that the client went to.
+            // The address that was left answers, and not the one that the client moved to.
         } else if first || !active {
             self.report_move(Event::Migrated(self.paths.active.path));
         }
@@ -154,7 +153,7 @@ impl Connection {
             return;
         };
         if !state.validated && state.path.remote == home.remote {
-            // RFC 9000 §9.6.2: to our own other address only once that path is validated.
+            // RFC 9000 §9.6.2: move to our own other address only once that path is validated.
             match &mut state.validation {
                 Some(validation) => validation.then_move = true,
                 None => self.validate(now, tag, true),
@@ -203,7 +202,7 @@ impl Connection {
             .filter(|tag| self.paths.remote_ids.has_lent(*tag));
         let tag = match known {
             Some(tag) => tag,
-            // RFC 9000 §9.5: neither the id of another path nor an empty one, which would tell as
+            // RFC 9000 §9.5: neither the id of another path nor an empty one, which would reveal as
             // much.
             None if !self.paths.remote_ids.can_lend() => return Err(MigrateError::NoConnectionId),
             None => (self.paths).add(path, &self.config, &mut self.endpoint),
@@ -212,9 +211,9 @@ impl Connection {
             state.pinned = path.local.is_some();
         }
         if how == Move::AtOnce {
-            // The way back is from the address that is left, and from no other: if the system chose
-            // the new one, an answer would say nothing about the old one, and its id would be seen
-            // in two places (RFC 9000 §9.5).
+            // The way back leads from the address that is left, and from no other: if the system
+            // chose the new one, an answer would say nothing about the old one, and its id would be
+            // seen in two places (RFC 9000 §9.5).
             let active = &mut self.paths.active;
             active.pinned |= path.local.is_some() && active.path.local.is_some();
             self.activate(now, tag, false);
@@ -261,15 +260,15 @@ impl Connection {
         self.endpoint.report_address(self.side, &self.paths.active);
     }
 
-    /// Sends on another path from now on. `keep_flow`: what is known of the path's capacity still
-    /// holds.
+    /// Sends on another path from now on. `keep_flow`: what is known about the path's capacity
+    /// still applies.
     fn activate(&mut self, now: Time, tag: u8, keep_flow: bool) {
         let linger = self.linger();
         let Some(mut old) = self.paths.swap_active(tag, keep_flow) else {
             return;
         };
         if old.path.remote != self.paths.active.path.remote {
-            // RFC 9000 §18.2: disable_active_migration ends with a move to the preferred address.
+            // RFC 9000 §18.2: a move to the preferred address lifts disable_active_migration.
             self.handshake.peer.forbids_migration = false;
         }
         if old.validated {
@@ -282,14 +281,14 @@ impl Connection {
             .report_reset_tokens(&mut self.paths.remote_ids);
         self.stats.migrations += 1;
         self.clock.reset_probe_timeout();
-        // The peer learns of the move by a packet that is no probe, and says what arrived.
+        // A packet that is not a probe tells the peer of the move, and its reply says what arrived.
         self.duties.ping = true;
         self.clock.set(Timer::Pacing, None);
         self.arm_path_timer(now);
         self.set_loss_timer(now);
     }
 
-    /// Begins to validate a path, again if need be.
+    /// Starts validating a path, again if need be.
     fn validate(&mut self, now: Time, tag: u8, then_move: bool) {
         let interval = self.validation_interval();
         self.paths.validate(now, tag, interval, then_move);
@@ -297,15 +296,15 @@ impl Connection {
     }
 
     /// The time between two challenges (RFC 9000 §8.2.4): the larger of the probe timeouts of the
-    /// path in use and of one of which nothing is known.
+    /// path in use and of an unknown path.
     fn validation_interval(&self) -> Duration {
         let unknown = RttEstimator::new(self.config.initial_rtt).pto_base();
         let unknown = unknown + self.handshake.peer.max_ack_delay;
         self.probe_timeout().max(unknown)
     }
 
-    /// Ends a client's search with the path in use, which is the one that it had left; `active`: it
-    /// was in use before. `false` if the client was not searching.
+    /// Ends a client's search with the path in use, the one that it had left. `active`: it was
+    /// already in use. `false` if the client was not searching.
     fn is_back(&mut self, active: bool) -> bool {
         let sought = self.paths.sought().filter(|_| active);
         let Some(sought) = sought.and_then(|tag| self.paths.get_mut(tag)) else {
@@ -320,8 +319,8 @@ impl Connection {
 
     // ---- a client's addresses that change by themselves -----------------------------------------
 
-    /// The newest packet arrived at another address of the client than those before: the system
-    /// sends from there now. The path is validated, under an id of the server's that was not used
+    /// The newest packet arrived at a different address of the client than earlier ones: the system
+    /// now sends from there. The path is validated, under an id of the server's that was not used
     /// elsewhere (RFC 9000 §9.5).
     pub(super) fn on_new_source(&mut self, now: Time, path: Path) {
         self.paths.active.path.local = path.local;
@@ -346,12 +345,12 @@ impl Connection {
         concerned
     }
 
-    /// Goes on from the other address of a client that moved at once; `false` if there is none. The
-    /// lost one is forgotten, so that two lost addresses do not take turns.
+    /// Continues from the other address of a client that moved at once; `false` if there is none.
+    /// The lost one is forgotten, so that two lost addresses do not alternate.
     fn leave_lost_source(&mut self, now: Time) -> bool {
         let lost = self.paths.active.path;
         if let Some(tag) = self.paths.sought() {
-            // The way back is lost: the client stays where it went.
+            // The way back is lost: the client stays at its new address.
             self.activate(now, tag, false);
             self.validate(now, tag, false);
             return true;
@@ -373,12 +372,12 @@ impl Connection {
         }
     }
 
-    /// Shows that the active path still leads to the server, with a packet that is no probe.
+    /// Shows the server the client's address, with a packet on the active path that is not a probe.
     pub(super) fn revalidate(&mut self, now: Time) {
         self.duties.ping = true;
         self.paths.active.validated = false;
         if !self.handshake.confirmed {
-            // RFC 9000 §9: not yet. `confirm_handshake` comes back to it.
+            // RFC 9000 §9: not yet. `confirm_handshake` calls this again.
             return;
         }
         let _ = (self.paths).rotate_remote_id(&self.config, &mut self.endpoint);
@@ -392,8 +391,8 @@ impl Connection {
     /// Replaces the connection ids of both directions, so that an observer cannot link later
     /// packets to this connection by their ids (RFC 9000 §5.1.2, §9.5): asks the peer to retire all
     /// of our ids and issues new ones, and switches to another id of the peer's. Returns whether
-    /// both were possible: not before the handshake is confirmed, not during the previous rotation,
-    /// and not without a spare id of the peer's.
+    /// both were possible. They are not before the handshake is confirmed, during the previous
+    /// rotation, or without a spare id of the peer's.
     pub fn rotate_ids(&mut self) -> bool {
         if self.is_closed() || !self.handshake.confirmed {
             return false;
@@ -406,7 +405,7 @@ impl Connection {
 
     // ---- time -----------------------------------------------------------------------------------
 
-    /// How long a path out of use, and an id that the peer has retired, are remembered.
+    /// How long an unused path, and an id that the peer has retired, are remembered.
     pub(super) fn linger(&self) -> Duration {
         LINGER * self.probe_timeout()
     }
@@ -415,7 +414,7 @@ impl Connection {
         self.clock.set(Timer::Path, self.paths.next_due(now));
     }
 
-    /// Challenges fall due by themselves; here attempts end and paths are forgotten.
+    /// Challenges fall due by themselves; this ends attempts and forgets paths.
     pub(super) fn on_path_timer(&mut self, now: Time) {
         if self.paths.active.has_failed(now) {
             self.fall_back(now);
@@ -447,7 +446,7 @@ impl Connection {
             }
             let over = state.validation.is_none() && state.forget_at.is_some_and(|t| t <= now);
             if over && undecided && state.validated {
-                // The way back, while the path in use is not validated.
+                // It is the way back while the path in use is not validated.
                 state.forget_at = Some(now + linger);
             } else if over {
                 gone.push(state);
@@ -461,7 +460,7 @@ impl Connection {
         self.arm_path_timer(now);
     }
 
-    /// The path in use could not be validated: back to the last one that was (RFC 9000 §9.3.2).
+    /// The path in use could not be validated: back to the last validated one (RFC 9000 §9.3.2).
     fn fall_back(&mut self, now: Time) {
         let failed = self.paths.active.path;
         let pinned = self.paths.active.pinned;
@@ -470,7 +469,7 @@ impl Connection {
         let back = back.map(|p| (p.tag, path::same_host(&p.path, &failed)));
         let Some((tag, same_host)) = back else {
             if self.side == Side::Client {
-                // Nowhere else to go: all challenges may have been lost.
+                // There is nowhere else to go: all challenges may have been lost.
                 let again = validation.filter(|v| self.paths.is_searching() || !v.is_slowest());
                 self.paths.active.validation = again.map(|v| Box::new(v.again(now)));
             }
@@ -497,9 +496,9 @@ impl Connection {
         }
     }
 
-    /// A client left an address at once, since it was about to go, and has heard nothing on the
-    /// path that it went to: all challenges may have been lost. Both paths are asked in turn
-    /// until one of them answers, or the connection times out.
+    /// A client left an address at once because it was about to vanish, and has heard nothing on
+    /// the new path: all challenges may have been lost. Both paths are tried in turn until one of
+    /// them answers, or the connection times out.
     fn try_both(&mut self, now: Time, failed: Path, pinned: bool) {
         self.paths.active.validated = false;
         self.validate(now, self.paths.active.tag, false);

@@ -60,7 +60,7 @@ use start::TlsStart;
 pub(crate) use start::{Accepted, Opening, Role, Start};
 pub use stats::Stats;
 
-/// Where the connection stands (RFC 9000 §7, §10).
+/// The state of the connection (RFC 9000 §7, §10).
 #[derive(Debug)]
 enum State {
     /// Until TLS is done.
@@ -69,13 +69,13 @@ enum State {
     Established,
     /// Packets that still arrive are answered with our CONNECTION_CLOSE (RFC 9000 §10.2.1).
     Closing(CloseFrame),
-    /// The peer has closed: nothing is sent any more (RFC 9000 §10.2.2).
+    /// The peer has closed: nothing more is sent (RFC 9000 §10.2.2).
     Draining,
     /// Nothing is left to do; the owner may forget the connection.
     Drained,
 }
 
-/// A QUIC connection in either role, free of I/O, clock and locks.
+/// A QUIC connection in either role, without I/O, clock or locks.
 ///
 /// After `receive`, `on_timeout` or any other method, the owner polls the events, calls `transmit`
 /// until it returns nothing, and reads `next_timeout` once.

@@ -1,4 +1,4 @@
-//! How a connection begins: what its endpoint knows.
+//! How a connection begins: the data from its endpoint.
 
 use std::sync::Arc;
 
@@ -12,31 +12,31 @@ use crate::config::TransportConfig;
 use crate::path::cid::IdSource;
 use crate::token::TokenKey;
 
-/// What only a client knows at the beginning.
+/// Data that only a client has at the beginning.
 pub(crate) struct Opening {
     /// The configuration of its TLS session.
     pub(crate) tls: Arc<rustls::ClientConfig>,
     /// The name of the server.
     pub(crate) server_name: ServerName<'static>,
-    /// From an earlier connection (RFC 9000 §8.1.3); empty if there is none.
+    /// The token from an earlier connection (RFC 9000 §8.1.3); empty if there is none.
     pub(crate) token: Vec<u8>,
 }
 
-/// What only a server knows at the beginning.
+/// Data that only a server has at the beginning.
 pub(crate) struct Accepted {
     /// The configuration of its TLS session.
     pub(crate) tls: Arc<rustls::ServerConfig>,
-    /// The destination of the client's very first packet.
+    /// The destination id of the client's very first packet.
     pub(crate) original_dcid: ConnectionId,
-    /// The source of the Retry that the client followed.
+    /// The source id of the Retry that the client followed.
     pub(crate) retry_scid: Option<ConnectionId>,
-    /// Whether a token has shown that the client's address is its own.
+    /// Whether a token has validated the client's address.
     pub(crate) validated: bool,
-    /// The keys that its first Initial was opened with.
+    /// The keys that opened its first Initial.
     pub(crate) keys: Option<Box<FirstKeys>>,
 }
 
-/// What depends on the side.
+/// Data that depends on the side.
 pub(crate) enum Role {
     Client(Opening),
     Server(Accepted),
@@ -56,37 +56,37 @@ impl Role {
 pub(crate) struct Start {
     pub(crate) role: Role,
     pub(crate) config: Arc<TransportConfig>,
-    /// Of the client's first packet.
+    /// The version of the client's first packet.
     pub(crate) version: u32,
     pub(crate) path: Path,
     /// The id that this end has chosen for itself.
     pub(crate) local_id: ConnectionId,
-    /// The id of the peer; for a client the one that it made up.
+    /// The peer's id; for a client, the one that it made up.
     pub(crate) remote_id: ConnectionId,
-    /// What the Initial keys are made from: the destination of the client's first packet, or of
-    /// the first after a Retry.
+    /// The source of the Initial keys: the destination id of the client's first packet, or of the
+    /// first after a Retry.
     pub(crate) initial_dcid: ConnectionId,
     pub(crate) ids: Arc<IdSource>,
     pub(crate) tokens: Arc<TokenKey>,
     pub(crate) rng: StdRng,
-    /// Which packets are accepted, and what is declared of that.
+    /// Which packets are accepted, and what is declared about that.
     pub(crate) fixed_bit: FixedBit,
     /// A reserved transport parameter: its id and length.
     pub(crate) grease: (u64, u8),
 }
 
-/// The TLS side of a connection that begins.
+/// The TLS side of a new connection.
 pub(super) struct TlsStart {
     pub(super) tls: Tls,
-    /// Clients: what it takes to begin anew.
+    /// Clients: the data needed to start over.
     pub(super) restart: Option<Restart>,
     /// The token of the client's Initial packets.
     pub(super) token: Vec<u8>,
-    /// The destination of the client's very first packet.
+    /// The destination id of the client's very first packet.
     pub(super) original_dcid: ConnectionId,
     /// Whether the peer's address is validated.
     pub(super) validated: bool,
-    /// Servers: the keys that the first Initial was opened with.
+    /// Servers: the keys that opened the first Initial.
     pub(super) first_keys: Option<Box<FirstKeys>>,
     /// Servers: the connection id of the preferred address.
     pub(super) preferred_id: Option<ConnectionId>,

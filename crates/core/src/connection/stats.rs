@@ -54,15 +54,15 @@ pub struct Stats {
     pub probe_timeouts: u64,
     /// Runs of datagrams received: calls of `receive`.
     pub runs: u64,
-    /// Packets that were written or taken in runs. For tests: an idle connection has to stay small.
+    /// Packets written or taken in runs. For tests: an idle connection has to stay small.
     #[cfg(test)]
     pub(crate) packets_in_runs: u64,
     /// Calls of the header-protection kernel when receiving.
     pub unprotect_calls: u64,
     /// Calls of the AEAD kernel when receiving.
     pub open_calls: u64,
-    /// Calls of the AEAD and header-protection kernel when sending; one more for each that applies
-    /// header protection apart ([`Ablation`](crate::Ablation)).
+    /// Calls of the AEAD and header-protection kernel when sending; plus one for each separate pass
+    /// of header protection ([`Ablation`](crate::Ablation)).
     pub seal_calls: u64,
     /// Key updates so far, by either side (RFC 9001 §6).
     pub key_updates: u64,
@@ -87,7 +87,7 @@ pub struct Stats {
     pub ecn_ce: u64,
     /// Whether the path in use is known to carry ECN marks (RFC 9000 §13.4.2).
     pub ecn_capable: bool,
-    /// Times large packets stopped arriving, so that the search for the path MTU started anew (RFC
+    /// Times large packets stopped arriving, so that the search for the path MTU started over (RFC
     /// 8899 §4.3).
     pub black_holes: u64,
     /// Streams that were reset because their owner dropped them without finishing or resetting

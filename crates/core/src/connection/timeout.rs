@@ -1,4 +1,4 @@
-//! What happens when time passes (RFC 9002 §6.2, RFC 9000 §10.1).
+//! What happens as time passes (RFC 9002 §6.2, RFC 9000 §10.1).
 
 use std::time::Duration;
 
@@ -21,12 +21,13 @@ impl Connection {
 
     /// Handles every timer that is due at `now`, while datagrams that have arrived wait to be read.
     ///
-    /// What breaks a silence may be among them: the probe timeout (RFC 9002 §6.2), the idle timeout
-    /// (RFC 9000 §10.1) and the end of a path's validation (RFC 9000 §8.2.4) are put off until
-    /// [`on_timeout`](Self::on_timeout) is called, by 350 ms at most. Otherwise an endpoint under
-    /// load repeats packets whose acknowledgements it has not read yet, and adds to the load.
+    /// Something that ends a silence may be among them, so the probe timeout (RFC 9002 §6.2), the
+    /// idle timeout (RFC 9000 §10.1) and the end of a path's validation (RFC 9000 §8.2.4) are put
+    /// off until [`on_timeout`](Self::on_timeout) is called, by 350 ms at most. Otherwise an
+    /// endpoint under load repeats packets whose acknowledgements it has not read yet, and adds to
+    /// the load.
     ///
-    /// If this call begins to put timers off, it returns until when.
+    /// If this call starts putting timers off, it returns until when.
     pub fn on_timeout_while_unread(&mut self, now: Time) -> Option<Time> {
         let were_put_off = self.clock.put_off_until(now).is_some();
         self.run_timers(now, true);
@@ -41,7 +42,7 @@ impl Connection {
             }
             match timer {
                 Timer::LossDetection => self.on_loss_timer(now, unread),
-                // Both only make `transmit` look again.
+                // Both only make `transmit` check again.
                 Timer::AckDelay | Timer::Pacing => {}
                 Timer::Idle if unread && self.clock.put_off(Timer::Idle, now) => {}
                 Timer::Idle if self.is_handshaking() => {
@@ -80,12 +81,12 @@ impl Connection {
     }
 
     /// Whether the server may have something to send: the handshake is confirmed, and there are
-    /// streams that are not background.
+    /// streams other than background ones.
     pub(super) fn expects_data(&self) -> bool {
         self.handshake.confirmed && self.streams.any_in_foreground()
     }
 
-    /// Silence begins anew at `now` (RFC 9000 §10.1).
+    /// Silence starts over at `now` (RFC 9000 §10.1).
     pub(super) fn restart_idle_timer(&mut self, now: Time) {
         let established = matches!(self.state, State::Established);
         let pto = self.probe_timeout();
@@ -150,8 +151,8 @@ impl Connection {
 
     // ---- silence --------------------------------------------------------------------------------
 
-    /// Gives back what a transfer needed once the connection has been silent for a while: of many
-    /// connections most are idle at any time.
+    /// Frees memory that a transfer needed once the connection has been silent for a while: most of
+    /// many connections are idle at any time.
     fn on_shed_timer(&mut self, now: Time) {
         if self.clock.is_at_rest(now) {
             self.streams.shed();

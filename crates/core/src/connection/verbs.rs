@@ -1,4 +1,4 @@
-//! What an owner calls, apart from the two trips, time, closing and migrating.
+//! The owner's calls, except for the two trips, time, closing and migrating.
 
 use std::collections::VecDeque;
 #[cfg(feature = "qlog")]
@@ -21,8 +21,8 @@ use crate::stream::chunk_pool::ChunkPool;
 use crate::stream::{Priority, ReachedLimit};
 use crate::time::Time;
 
-/// What an idle connection has on the heap and nothing below counts: keys, path validation,
-/// connection ids here and at the endpoint, ACK ranges. Measured (`crates/core/tests/memory.rs`).
+/// Heap memory of an idle connection that is not counted below: keys, path validation, connection
+/// ids here and at the endpoint, ACK ranges. Measured (`crates/core/tests/memory.rs`).
 const FIXED: usize = 5 * 1024;
 /// Bytes of a packet number, at most.
 const PACKET_NUMBER: usize = 4;
@@ -47,29 +47,29 @@ impl Connection {
 
     /// Changes how many streams of a direction the peer may have open at the same time, from
     /// [`max_concurrent_bidi_streams`](crate::TransportConfig::max_concurrent_bidi_streams) or its
-    /// twin. A higher limit is announced at once (MAX_STREAMS, RFC 9000 §19.11). A lower one takes
-    /// effect as streams end, since what the peer was allowed cannot be taken back.
+    /// counterpart. A higher limit is announced at once (MAX_STREAMS, RFC 9000 §19.11). A lower one
+    /// takes effect as streams end, since credit cannot be taken back from the peer.
     pub fn set_max_concurrent_streams(&mut self, direction: Direction, limit: u64) {
         self.streams.set_max_concurrent(direction, limit);
     }
 
     /// Changes the largest flow-control credit of the connection, in bytes, from
     /// [`receive_window`](field@crate::TransportConfig::receive_window). Credit that the peer
-    /// already has stays.
+    /// already has remains valid.
     pub fn set_receive_window(&mut self, bytes: u64) {
         self.streams.set_receive_window(bytes.min(varint::MAX));
     }
 
-    /// Changes how much the send buffers of all streams may hold, in bytes, from
-    /// [`send_window`](field@crate::TransportConfig::send_window). What they hold stays.
+    /// Changes how much the send buffers of all streams may hold together, in bytes, from
+    /// [`send_window`](field@crate::TransportConfig::send_window). Data already buffered stays.
     pub fn set_send_window(&mut self, bytes: u64) {
         self.streams.set_send_window(bytes);
     }
 
     /// Swaps the pool from which received stream data and datagrams take their memory. An owner of
     /// many connections has one pool, lends it for the duration of a call of
-    /// [`receive`](Self::receive), and absorbs what readers return in between; otherwise every
-    /// connection keeps the most that it ever needed.
+    /// [`receive`](Self::receive), and absorbs the chunks that readers return in between; otherwise
+    /// every connection keeps the most that it ever needed.
     pub const fn swap_chunks(&mut self, pool: &mut ChunkPool) {
         self.streams.swap_chunks(pool);
     }
@@ -80,9 +80,9 @@ impl Connection {
     }
 
     /// Takes from the front of `data` as much as the peer's credit for the stream and the send
-    /// buffer allow: at least one byte, or an error. The bytes are not copied: packets are
-    /// sealed from where they lie. Small writes are copied, which costs less: up to 256 bytes
-    /// after data that waits, up to 64 on their own.
+    /// buffer allow: at least one byte, or an error. The bytes are not copied: packets are sealed
+    /// from where they lie. Small writes are copied, which costs less: up to 256 bytes after data
+    /// that waits, up to 64 on their own.
     ///
     /// # Errors
     /// `Blocked` when there is no credit or the buffer is full (`Event::Writable` follows),
@@ -107,11 +107,11 @@ impl Connection {
         self.streams.write_copy(id, data)
     }
 
-    /// Whether at most `bytes` of what was written to the stream were never sent. A writer that
-    /// gets its data only then keeps little of it in memory, however large the send window is.
+    /// Whether at most `bytes` of the data written to the stream were never sent. A writer that
+    /// fetches its data only then keeps little in memory, however large the send window is.
     ///
     /// # Errors
-    /// `Blocked` if it is more (`Event::Writable` follows), `Stopped`, `Closed`.
+    /// `Blocked` if there are more (`Event::Writable` follows), `Stopped`, `Closed`.
     pub fn await_unsent(&mut self, id: StreamId, bytes: u64) -> Result<(), WriteError> {
         if self.is_closed() {
             return Err(WriteError::Closed);
@@ -119,9 +119,9 @@ impl Connection {
         self.streams.await_unsent(id, bytes)
     }
 
-    /// The peer's limit that the stream has reached, so that no more of it can be sent until the
-    /// peer gives credit (RFC 9000 §4.1). Two equal answers say that it has given none between them
-    /// to a stream whose writer waited. `None` also for a stream that is over.
+    /// The peer's limit that the stream has reached: no more of it can be sent until the peer
+    /// grants credit (RFC 9000 §4.1). Two equal answers mean that it granted none in between to a
+    /// stream whose writer waited. `None` also for a stream that has ended.
     pub fn reached_limit(&mut self, id: StreamId) -> Option<ReachedLimit> {
         self.streams.reached_limit(id)
     }
@@ -210,8 +210,8 @@ impl Connection {
     }
 
     /// Reads the bytes of a stream that arrived first, at most `max`, whatever is missing before
-    /// them, with their offset; `None` at the end of the stream. Every byte is given once. From the
-    /// first call on, the stream cannot be read in order any more.
+    /// them, with their offset; `None` at the end of the stream. Every byte is returned once. From
+    /// the first call on, the stream can no longer be read in order.
     ///
     /// # Errors
     /// `Blocked` if no data is available (`Event::Readable` follows), `Reset`, `Closed`.
@@ -224,7 +224,7 @@ impl Connection {
     }
 
     /// The code with which the peer reset a stream; `None` if all its data has arrived or it was
-    /// stopped, so that a reset means nothing any more. Data that has arrived remains to be read.
+    /// stopped, so that a reset no longer means anything. Data that has arrived can still be read.
     ///
     /// # Errors
     /// `Blocked` while a reset may come (`Event::Readable` follows when that is decided), `Closed`.
@@ -249,7 +249,7 @@ impl Connection {
         self.duties.ping = !self.is_closed();
     }
 
-    // ---- what there is to know ------------------------------------------------------------------
+    // ---- state and counters ---------------------------------------------------------------------
 
     /// The next event for the application.
     pub fn poll_event(&mut self) -> Option<Event> {
@@ -262,8 +262,8 @@ impl Connection {
     }
 
     /// Whether a finished stream has data, or its end, that the peer has not acknowledged: closing
-    /// now would lose it. A field read. Call it after polling all events, because a stream may end
-    /// without an event of its own.
+    /// now would lose it. This reads one field. Call it after polling all events, because a stream
+    /// may end without an event of its own.
     #[must_use]
     pub const fn is_delivering(&self) -> bool {
         self.streams.is_delivering()
@@ -314,11 +314,11 @@ impl Connection {
         )
     }
 
-    /// Whether the peer has closed the connection, or the answer to later packets was taken by
-    /// [`take_closing`](Self::take_closing): nothing more is sent, and what still comes is
+    /// Whether the peer has closed the connection, or [`take_closing`](Self::take_closing) has
+    /// taken the answer to later packets: nothing more is sent, and anything that still arrives is
     /// ignored, until [`next_timeout`](Self::next_timeout) (RFC 9000 §10.2.2). The owner may drop
-    /// the connection at once, but should not call `Endpoint::remove` before that time: the ids
-    /// of the connection are still needed to recognise its late packets.
+    /// the connection at once, but should not call `Endpoint::remove` before that time: the ids of
+    /// the connection are still needed to recognise its late packets.
     #[must_use]
     pub const fn is_draining(&self) -> bool {
         matches!(self.state, State::Draining)
@@ -355,11 +355,11 @@ impl Connection {
         self.handshake.version
     }
 
-    /// The first byte of the destination id of what [`transmit`](Self::transmit) has just written.
-    /// Connections to the same address for which it is equal may share a bundle: a receiver with
-    /// several workers may steer the bundle by this byte. `None`: it has to be sent alone, because
-    /// it probes for the path MTU, so that the system may refuse its whole bundle, or because the
-    /// peer's ids are empty.
+    /// The first byte of the destination id in the datagrams that [`transmit`](Self::transmit) has
+    /// just written. Connections to the same address may share a bundle if it is equal: a receiver
+    /// with several workers may steer the bundle by this byte. `None`: the datagrams have to be
+    /// sent alone, because they probe for the path MTU, so that the system may refuse the whole
+    /// bundle, or because the peer's ids are empty.
     #[must_use]
     pub fn lane(&self, sent: &Transmit) -> Option<u8> {
         let fits = sent.segment_size <= self.paths.active.mtu.current();
@@ -384,8 +384,8 @@ impl Connection {
     }
 
     /// How many ack-eliciting packets may arrive, and for how long, before the peer wants an
-    /// acknowledgement: what it asked for by ACK_FREQUENCY (draft-ietf-quic-ack-frequency §4), or
-    /// one packet (RFC 9000 §13.2.2) and this end's `max_ack_delay`.
+    /// acknowledgement: its request in ACK_FREQUENCY (draft-ietf-quic-ack-frequency §4), or one
+    /// packet (RFC 9000 §13.2.2) and this end's `max_ack_delay`.
     #[must_use]
     pub const fn ack_allowance(&self) -> (u64, Duration) {
         let policy = &self.spaces.ack_policy;
@@ -425,7 +425,7 @@ impl Connection {
 
     /// Starts a key update (RFC 9001 §6) without waiting for
     /// [`key_update_after`](crate::TransportConfig::key_update_after) packets. Returns whether it
-    /// did: not before the handshake is confirmed, and not before the peer has acknowledged a
+    /// did: it cannot before the handshake is confirmed, nor before the peer has acknowledged a
     /// packet under the current keys.
     pub fn force_key_update(&mut self, now: Time) -> bool {
         let begun = self.handshake.confirmed && self.update_keys(now);
@@ -438,9 +438,9 @@ impl Connection {
 
     // ---- unreliable datagrams (RFC 9221) --------------------------------------------------------
 
-    /// The largest datagram that can currently be sent, in bytes: what the peer accepts and a
-    /// packet of the path's size carries. It changes with the path. `None`: the peer does not
-    /// accept datagrams, or has not said so yet (RFC 9221 §3). Asking, like sending a datagram,
+    /// The largest datagram that can currently be sent, in bytes: limited by the peer and by a
+    /// packet of the path's size. It changes with the path. `None`: the peer does not accept
+    /// datagrams, or has not said so yet (RFC 9221 §3). Calling this, like sending a datagram,
     /// starts the search for larger packets (RFC 9000 §14.3), if it has not started.
     #[must_use]
     pub fn max_datagram_size(&mut self) -> Option<usize> {
@@ -472,7 +472,7 @@ impl Connection {
     }
 
     /// As [`send_datagram`](Self::send_datagram), for one datagram after the other from the front
-    /// of `datagrams`. One that is refused stays there, with those behind it.
+    /// of `datagrams`. A refused one stays there, with those behind it.
     ///
     /// # Errors
     /// As [`send_datagram`](Self::send_datagram).
@@ -576,7 +576,7 @@ impl Connection {
 
     /// Fills `out` with key material exported from the TLS session (RFC 8446 §7.5), at any time
     /// after the handshake. Both ends get the same bytes for the same label, context and length. An
-    /// empty context and none are the same.
+    /// empty context is the same as none.
     ///
     /// # Errors
     /// [`ExportError`]; `out` is then unchanged.
@@ -609,8 +609,8 @@ impl Connection {
         self.streams.is_early(id)
     }
 
-    /// Keeps what the connection goes through from now on for
-    /// [`poll_observation`](Self::poll_observation). Without this call nothing is kept.
+    /// Records rare changes of the connection from now on, for
+    /// [`poll_observation`](Self::poll_observation). Without this call nothing is recorded.
     pub fn observe(&mut self) {
         self.log.watch();
     }

@@ -1,9 +1,9 @@
-//! How many stateless answers go to unvalidated addresses.
+//! Limits the stateless answers to unvalidated addresses.
 //!
-//! Each kind of answer has a budget of its own, so that a flood of one kind leaves the others, and
-//! each source prefix has a share of it, so that one network cannot exhaust a kind for all. Each
-//! worker has budgets of its own. Retry is not among them: it is smaller than what it answers, and
-//! a limit on it would let a flood of forged Initials lock out all clients.
+//! Each kind of answer has a budget of its own, so that a flood of one kind does not affect the
+//! others, and each source prefix has a share of it, so that one network cannot exhaust a kind for
+//! all. Each worker has its own budgets. Retry is not limited: it is smaller than the packet that
+//! it answers, and a limit would let a flood of forged Initials lock out all clients.
 
 use std::net::IpAddr;
 
@@ -13,22 +13,22 @@ use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use crate::prefix::Prefix;
 use crate::time::Time;
 
-/// Answers of one kind a second, to all sources together (RFC 9000 §10.3.3, `SECURITY.md` rows 31
-/// and 54). Of stateless resets it is the default.
+/// Answers of one kind per second, to all sources together (RFC 9000 §10.3.3, `SECURITY.md` rows 31
+/// and 54). The default for stateless resets.
 const ANSWERS_PER_SECOND: u32 = 1000;
-/// One source prefix gets this part of them.
+/// The part of them that one source prefix gets.
 const PREFIX_SHARE: u32 = 10;
-/// Buckets that prefixes fall into. Two prefixes that meet in one share its part, for a second.
+/// Buckets for prefixes. Two prefixes that collide in one share its part, for a second.
 const BUCKETS: usize = 256;
 /// IPv4: the smallest prefix that BGP carries, and so the usual reach of a host that can forge
-/// addresses of its own network only.
+/// addresses only in its own network.
 const IPV4_PREFIX_BITS: u8 = 24;
-/// IPv6: what a provider gives to one customer.
+/// IPv6: what a provider assigns to one customer.
 const IPV6_PREFIX_BITS: u8 = 56;
 
 const _: () = assert!(BUCKETS == 256, "a bucket is chosen by one byte");
 
-/// What is sent without state.
+/// The kinds of stateless answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     VersionNegotiation,
@@ -41,7 +41,7 @@ impl Answer {
     const COUNT: usize = Self::Refusal as usize + 1;
 }
 
-/// What one kind has used in a second.
+/// Use of one kind's budget in a second.
 #[derive(Clone)]
 struct Budget {
     second: u64,
@@ -61,11 +61,11 @@ impl Budget {
 
 /// Bounds the stateless answers of an endpoint.
 pub(super) struct Answers {
-    /// Stateless resets a second.
+    /// Stateless resets per second.
     resets: u32,
     budgets: Box<[Budget; Answer::COUNT]>,
-    /// Chooses buckets, so that finding a prefix that collides with another takes knowledge of the
-    /// key.
+    /// Chooses buckets, so that a prefix that collides with another cannot be found without knowing
+    /// the key.
     key: Aes128,
 }
 
@@ -91,7 +91,7 @@ impl Answers {
             *budget = Budget::new(second);
         }
         let of_bucket = &mut budget.by_bucket[bucket];
-        // What a prefix is denied must not count against the others.
+        // Answers denied to a prefix must not count against the others.
         if *of_bucket >= most.div_ceil(PREFIX_SHARE) || budget.used >= most {
             return false;
         }
@@ -100,8 +100,8 @@ impl Answers {
         true
     }
 
-    /// The bucket of an address, another one each second: no address shares one with a flood for
-    /// long.
+    /// The bucket of an address, a different one each second: no address shares one with a flood
+    /// for long.
     fn bucket(&self, second: u64, address: IpAddr) -> usize {
         let prefix = Prefix::of(address, IPV4_PREFIX_BITS, IPV6_PREFIX_BITS);
         let mut block = Array(prefix.octets());
@@ -137,7 +137,7 @@ mod tests {
         let v4 = |third, last| IpAddr::from(Ipv4Addr::new(192, 0, third, last));
         let v6 = |low| IpAddr::from(Ipv6Addr::from((0x2001_0db8_u128 << 96) | low));
         for second in 1..4 {
-            // A host changes its address within the prefix: the same share.
+            // A host that changes its address within the prefix uses the same share.
             let mut same = 0;
             for last in 0..=255 {
                 same += taken(&mut answers, second, Answer::Refusal, v4(2, last), 10);

@@ -1,4 +1,4 @@
-//! What an endpoint counts.
+//! The counters of an endpoint.
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -10,7 +10,7 @@ macro_rules! counts {
         }
 
         impl EndpointCounts {
-            /// The difference to `before`, an earlier state of the same endpoint.
+            /// The difference from `before`, an earlier state of the same endpoint.
             #[must_use]
             pub const fn since(&self, before: &Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(before.$name),)* }
@@ -41,8 +41,8 @@ counts! {
     refusals,
     /// Refusals not sent: their budget, or the share of a source prefix, was used up.
     refusals_withheld,
-    /// Attempts dropped without an answer because too many others were in progress, of which some
-    /// were accepted or completed lately. Their clients try again.
+    /// Attempts dropped without an answer because too many others were in progress, some of which
+    /// were accepted or completed recently. Their clients retry.
     attempts_dropped,
     /// Retry packets sent (RFC 9000 §8.1.2), for any reason.
     retries,

@@ -24,22 +24,22 @@ pub struct Incoming {
     pub(super) version: u32,
     pub(super) dcid: ConnectionId,
     pub(super) scid: ConnectionId,
-    /// What its token says.
+    /// The verdict on its token.
     pub(super) verdict: Verdict,
-    /// The keys that its Initial was opened with.
+    /// The keys that opened its Initial.
     pub(super) keys: Option<Box<FirstKeys>>,
-    /// That of the attempt, however many packets it has.
+    /// Shared by all packets of the attempt.
     pub(super) _attempt: Arc<Attempt>,
 }
 
 /// Exists while an attempt is undecided. Holds a share of the endpoint's count of attempts.
 pub(super) struct Attempt {
-    /// What the token of its first packet says.
+    /// The verdict on the token of its first packet.
     pub(super) verdict: Verdict,
     _counted: Arc<()>,
 }
 
-/// The undecided attempts. A ClientHello may fill several packets, and each of them may come here
+/// The undecided attempts. A ClientHello may fill several packets, and any of them may arrive here
 /// first.
 #[derive(Default)]
 pub(super) struct Undecided {
@@ -54,7 +54,7 @@ impl Undecided {
         Arc::strong_count(&self.counted) - 1
     }
 
-    /// The attempt that packets from `remote` to `dcid` belong to, if it is not decided.
+    /// The attempt that packets from `remote` to `dcid` belong to, if it is undecided.
     pub(super) fn find(&self, remote: SocketAddr, dcid: &ConnectionId) -> Option<Arc<Attempt>> {
         self.attempts.get(&(remote, *dcid))?.upgrade()
     }
@@ -85,7 +85,7 @@ impl Incoming {
         self.path.remote
     }
 
-    /// The destination connection id of the client's packets of this attempt: the same in all of
+    /// The destination connection id of the client's packets in this attempt: the same in all of
     /// them, until the attempt is answered.
     #[must_use]
     pub const fn destination_id(&self) -> ConnectionId {
@@ -166,11 +166,11 @@ impl fmt::Display for AcceptError {
 impl std::error::Error for AcceptError {}
 
 impl Endpoint {
-    /// Accepts the connection. The caller passes the run that came with `incoming` to it.
+    /// Accepts the connection. The caller then passes the run that came with `incoming` to it.
     ///
     /// # Errors
-    /// This endpoint accepts no connections, or rustls or a setting rejects it, with the response
-    /// for the client; or another packet of the same attempt was accepted before: `route` then
+    /// This endpoint accepts no connections, or rustls or a setting rejects it (with the response
+    /// for the client), or another packet of the same attempt was accepted before: `route` then
     /// finds the connection.
     pub fn accept(
         &mut self,
@@ -186,7 +186,7 @@ impl Endpoint {
         }
     }
 
-    /// As [`accept`](Self::accept), with another configuration than the endpoint's.
+    /// As [`accept`](Self::accept), but with a configuration other than the endpoint's.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -241,7 +241,7 @@ impl Endpoint {
             Ok(connection) => connection,
             Err(refused) => return Err(error(self, refused.to_string())),
         };
-        // Others may have been accepted since this one was let in.
+        // Others may have been accepted since this one was admitted.
         if !self.total.add(self.config.max_connections) {
             return Err(AcceptError {
                 reason: "the endpoint has as many connections as it may have".to_owned(),
@@ -338,7 +338,7 @@ impl Endpoint {
         self.close_datagram(incoming.version, &incoming.dcid, &incoming.scid, why.code())
     }
 
-    /// An Initial with a CONNECTION_CLOSE, in answer to a client that is refused.
+    /// An Initial with a CONNECTION_CLOSE, for a client that is refused.
     pub(super) fn close_datagram(
         &mut self,
         version: u32,

@@ -1,11 +1,11 @@
-//! How many connections a source prefix may have, and all connections' memory.
+//! Limits on the connections of a source prefix, and on the memory of all connections.
 //!
 //! ```text
 //!                     below the share       above it
 //! address validated   let in                CONNECTION_REFUSED
-//! not validated       let in                Retry: whoever is there comes again with a token
+//! not validated       let in                Retry: a real client comes again with a token
 //! ```
-//! What works with a forged address is never refused: one network could lock another out.
+//! Anything that works with a forged address is never refused: one network could lock another out.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::refusal::RefusalReason;
 use super::{ConnectionHandle, Endpoint};
 use crate::prefix::Prefix;
 
-/// Number of connections of all endpoints that share a limit: the workers of a port. Clones count
-/// together.
+/// Number of connections of all endpoints that share a limit: the workers of a port. Clones share
+/// the count.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionCount(Arc<AtomicUsize>);
 
@@ -27,7 +27,7 @@ impl ConnectionCount {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Adds a connection if there are fewer than `limit`. Says whether.
+    /// Adds a connection if there are fewer than `limit`. Returns whether it did.
     pub(super) fn add(&self, limit: usize) -> bool {
         let one_more = |count| (count < limit).then_some(count + 1);
         (self
@@ -42,7 +42,7 @@ impl ConnectionCount {
     }
 }
 
-/// What is done with a new attempt.
+/// The fate of a new attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     Granted,
@@ -62,7 +62,7 @@ impl Admission {
 }
 
 impl Endpoint {
-    /// Whether all endpoints together have as many connections as they may have.
+    /// Whether all endpoints together have reached their connection limit.
     pub(super) fn is_full(&self) -> bool {
         self.total.get() >= self.config.max_connections
     }
@@ -109,8 +109,8 @@ impl Endpoint {
         Prefix::of(address, ipv4_bits, ipv6_bits)
     }
 
-    /// Counts a connection that is about to exist. Other attempts may have been let in since this
-    /// one was, so that its prefix's share is used up by now.
+    /// Counts a connection that is about to exist. Other attempts may have been admitted since this
+    /// one was, so its prefix's share may be used up by now.
     pub(super) fn take_seat(
         &mut self,
         address: IpAddr,
@@ -128,8 +128,7 @@ impl Endpoint {
     }
 
     /// The address of a connection's client is validated. `false` if its handshake counts from now
-    /// on and its prefix has reached its limit. A connection that has migrated may stay in any
-    /// case.
+    /// on and its prefix has reached its limit. A connection that has migrated may always stay.
     pub(super) fn reseat(&mut self, handle: ConnectionHandle, address: IpAddr) -> bool {
         let Some(limit) = self.config.max_connections_per_prefix else {
             return true;
@@ -153,7 +152,7 @@ impl Endpoint {
         stays
     }
 
-    /// A connection is not counted any more.
+    /// A connection is no longer counted.
     pub(super) fn leave(&mut self, seat: Option<(Prefix, bool)>) {
         if let Some((prefix, validated)) = seat {
             self.prefixes.remove(prefix, validated);

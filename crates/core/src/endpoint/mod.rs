@@ -1,5 +1,5 @@
 //! The connection ids of one socket: which run of datagrams belongs to which connection. It owns no
-//! connection.
+//! connections.
 //!
 //! ```text
 //!  datagrams of a bundle ──► route ──► Connection(handle)   the owner calls Connection::receive
@@ -84,12 +84,11 @@ struct Slot {
     ids: Vec<ConnectionId>,
     tokens: Vec<[u8; 16]>,
     live: bool,
-    /// Where the connection is counted, and whether as one with a validated address; `None`:
-    /// nowhere.
+    /// Where the connection is counted, and whether with a validated address; `None`: nowhere.
     seat: Option<(Prefix, bool)>,
     /// Whether it is a server's connection whose handshake is not complete.
     handshaking: bool,
-    /// The server of a client's connection, and where its tokens are kept.
+    /// The server of a client's connection, and where its tokens are stored.
     tokens_of: Option<(Box<str>, Arc<dyn TokenStore>)>,
 }
 
@@ -103,7 +102,7 @@ pub struct Endpoint {
     routes: Routes,
     /// Peers choose the tokens: std's keyed hash (`SECURITY.md` row 18).
     reset_tokens: HashMap<[u8; 16], ConnectionHandle>,
-    /// Those of all workers; `None`: there are no others.
+    /// The tokens of all workers; `None`: there are no others.
     reset_token_directory: Option<Box<dyn ResetTokenDirectory>>,
     slots: Vec<Slot>,
     free: Vec<usize>,
@@ -112,19 +111,19 @@ pub struct Endpoint {
     token_filter: Box<dyn TokenFilter>,
     /// The connections of all endpoints that share the limit.
     total: ConnectionCount,
-    /// Servers' connections by source prefix; used only where they are limited.
+    /// Servers' connections by source prefix; used only if they are limited.
     prefixes: Box<dyn PrefixCounts>,
-    /// Bytes that all connections take, as the owner says.
+    /// Bytes that all connections take, as reported by the owner.
     memory: usize,
     /// Servers' connections whose handshake is not complete.
     handshakes: usize,
     undecided: Undecided,
     /// When an attempt was last accepted.
     accepted: Option<Time>,
-    /// When a handshake was last seen to have been completed, and whether one has been since.
+    /// When a handshake was last seen to have completed, and whether one has since.
     completed: Option<Time>,
     has_completed: bool,
-    /// `None` unless the owner watches.
+    /// `None` unless the owner observes.
     refusals: Option<Refusals>,
 }
 
@@ -204,7 +203,7 @@ impl Endpoint {
         self.reset_token_directory = Some(directory);
     }
 
-    /// Replaces the server configuration for new connections. `None`: no more connections are
+    /// Replaces the server configuration for new connections. With `None`, no more connections are
     /// accepted.
     pub fn set_server(&mut self, server: Option<Arc<ServerConfig>>) {
         self.server = server;
@@ -234,13 +233,13 @@ impl Endpoint {
         &self.counts
     }
 
-    /// Keeps refused attempts from now on for [`poll_refusal`](Self::poll_refusal).
+    /// Records refused attempts from now on for [`poll_refusal`](Self::poll_refusal).
     pub fn observe(&mut self) {
         self.refusals.get_or_insert_default();
     }
 
     /// The next attempt that was refused, since [`observe`](Self::observe). Poll it once a turn: at
-    /// most 64 are kept, and [`counts`](Self::counts) has all of them.
+    /// most 64 are kept; [`counts`](Self::counts) includes all of them.
     pub fn poll_refusal(&mut self) -> Option<Refusal> {
         self.refusals.as_mut()?.pop()
     }
@@ -272,7 +271,7 @@ impl Endpoint {
         let remote_id = self.original_destination_id(&config)?;
         let version = config.transport.original_version();
         let token = config.token_store.take(server_name, version);
-        // A longer one would leave too little of the first packet.
+        // A longer one would leave too little room in the first packet.
         let token = token.filter(|token| token.len() <= MAX_TOKEN_LEN);
         let start = Start {
             role: Role::Client(Opening {
@@ -301,7 +300,8 @@ impl Endpoint {
         Ok((handle, connection))
     }
 
-    /// The destination of a client's first packet (RFC 9000 §7.2): at least 8 unpredictable bytes.
+    /// The destination id of a client's first packet (RFC 9000 §7.2): 8 unpredictable bytes or
+    /// more.
     fn original_destination_id(
         &mut self,
         config: &ClientConfig,
@@ -388,7 +388,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes a place for a connection that is counted.
+    /// Makes room for a connection that is counted.
     fn occupy(&mut self, ids: &[ConnectionId]) -> ConnectionHandle {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -412,8 +412,7 @@ impl Endpoint {
         StdRng::from_seed(seed)
     }
 
-    /// A reserved transport parameter, so that peers keep ignoring what they do not know (RFC 9000
-    /// §18.1).
+    /// A reserved transport parameter, so that peers keep ignoring unknown ones (RFC 9000 §18.1).
     fn grease(&mut self) -> (u64, u8) {
         let id = 27 + 31 * u64::from(self.rng.next_u32() >> 8);
         (id, (self.rng.next_u32() & 7) as u8)

@@ -1,4 +1,4 @@
-//! Attempts that are refused, for an owner who watches.
+//! Refused attempts, for an owner that observes them.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -30,24 +30,24 @@ impl Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalReason {
-    /// The endpoint has as many connections as it may have.
+    /// The endpoint has reached its connection limit.
     Connections,
-    /// As many handshakes are in progress as may be.
+    /// The limit of concurrent handshakes is reached.
     Handshakes,
-    /// As many attempts wait for a decision as may wait.
+    /// The limit of undecided attempts is reached.
     Attempts,
-    /// The client's source prefix has as many connections as it may have.
+    /// The client's source prefix has reached its connection limit.
     Prefix,
-    /// Connections use all the memory that they may use.
+    /// Connections have reached the memory limit.
     Memory,
     /// The Retry token is not valid (RFC 9000 §8.1.2).
     InvalidToken,
     /// The application refused it.
     Application,
-    /// The endpoint accepts no connections, or none any more.
+    /// The endpoint accepts no connections, or no longer does.
     Closed,
-    /// Too many others were in progress, of which some were accepted or completed lately: the
-    /// attempt was dropped without an answer, and its client tries again.
+    /// Too many others were in progress, some of which were accepted or completed recently: the
+    /// attempt was dropped without an answer, and its client retries.
     QueueFull,
     /// rustls, or a setting, did not allow the connection.
     Configuration,
@@ -71,7 +71,7 @@ impl RefusalReason {
         }
     }
 
-    /// What the client is told.
+    /// The error code for the client.
     pub(super) const fn code(self) -> TransportErrorCode {
         match self {
             Self::InvalidToken => TransportErrorCode::INVALID_TOKEN,

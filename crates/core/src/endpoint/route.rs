@@ -1,5 +1,4 @@
-//! From the datagrams of a bundle to runs, and the answers to datagrams that belong to no
-//! connection.
+//! Turns the datagrams of a bundle into runs, and answers datagrams that belong to no connection.
 
 use std::time::Duration;
 
@@ -15,19 +14,19 @@ use crate::config::{LEAST_ORIGINAL_ID, MIN_UDP_PAYLOAD, ServerConfig, worker_of}
 use crate::time::Time;
 use crate::token::{NewToken, Verdict};
 
-/// RFC 9000 §10.3: the least size of a stateless reset.
+/// RFC 9000 §10.3: the minimum size of a stateless reset.
 const MIN_RESET: usize = 21;
-/// The usual size: hard to tell from a short packet.
+/// The usual size: hard to distinguish from a short packet.
 const RESET: usize = 42;
-/// If an attempt was accepted, or a handshake completed, no longer ago than this, there will be
-/// room for more, even if the server was blocked for a while. Clients repeat their first packet
-/// after about a second, and again after two more.
+/// If an attempt was accepted, or a handshake completed, within this time, there will be room for
+/// more, even if the server was blocked for a while. Clients repeat their first packet after about
+/// a second, and again after two more.
 const RECENT: Duration = Duration::from_secs(3);
 
 /// Consecutive datagrams at the front of a bundle that go to the same place.
 #[derive(Debug)]
 pub struct Run {
-    /// Their bytes: a multiple of the bundle's segment size, but for the bundle's end.
+    /// Their length in bytes: a multiple of the bundle's segment size, except at the bundle's end.
     pub len: usize,
     /// Where they go.
     pub to: Route,
@@ -38,8 +37,8 @@ pub struct Run {
 pub enum Route {
     /// To this connection's `receive`.
     Connection(ConnectionHandle),
-    /// A client wants a connection. Accepting it, hand the run to the new connection. More runs of
-    /// the same attempt come as more of these, until one of them is accepted.
+    /// A client's attempt to connect. When accepting it, pass the run to the new connection.
+    /// Further runs of the same attempt are returned in the same way until one of them is accepted.
     Incoming(Incoming),
     /// To the worker with this index: its connection, or its share of new clients.
     Worker(u8),
@@ -50,8 +49,8 @@ pub enum Route {
 }
 
 impl Endpoint {
-    /// Asks the CPU for the memory that routing the datagrams of a bundle takes, unless the first
-    /// and the last one have the same destination, as in bulk data.
+    /// Prefetches the memory for routing the datagrams of a bundle, unless the first and the last
+    /// one have the same destination, as in bulk data.
     pub fn prefetch_routes(&self, datagrams: &[u8], segment_size: u16) {
         let destination = |datagram| header::destination(datagram, self.ids.len);
         let mut each = datagrams.chunks(usize::from(segment_size).max(1));
@@ -72,15 +71,15 @@ impl Endpoint {
     }
 
     /// Returns where the datagrams at the front of `datagrams` go and how many of them belong
-    /// together. The caller cuts them off and calls again with the rest. A look-up happens once a
-    /// run, not once a datagram.
+    /// together. The caller cuts them off and calls again with the rest. There is one look-up per
+    /// run, not per datagram.
     pub fn route(&mut self, now: Time, path: Path, datagrams: &[u8], segment_size: u16) -> Run {
         self.route_as(now, path, datagrams, segment_size, false)
     }
 
     /// As [`route`](Self::route), for datagrams that name a worker that has ended: this one stands
-    /// in for it. New connections become this worker's, and the peers of those that ended are sent
-    /// stateless resets.
+    /// in for it. New connections become this worker's, and the peers of the ended worker's
+    /// connections are sent stateless resets.
     pub fn route_orphan(
         &mut self,
         now: Time,
@@ -129,8 +128,8 @@ impl Endpoint {
                     Some(worker) if !orphan => Route::Worker(worker),
                     _ => self.route_unknown(now, path, first),
                 };
-                // Of those that belong to no connection here, only these take the datagrams after
-                // the first.
+                // Of the runs that belong to no connection here, only these include the datagrams
+                // after the first.
                 if !matches!(to, Route::Incoming(_) | Route::Worker(_)) {
                     len = first.len();
                 }
@@ -140,14 +139,14 @@ impl Endpoint {
         Run { len, to }
     }
 
-    /// The other worker that a datagram of no connection here is for.
+    /// The other worker that a datagram without a connection here is for.
     fn foreign_worker(&self, datagram: &[u8], destination: &[u8]) -> Option<u8> {
         let workers = self.config.workers;
         if workers == 1 {
             return None;
         }
-        // The bytes of a reset name no worker: one that is named by chance looks up the owner (RFC
-        // 9000 §10.3), and its owner keeps it.
+        // The bytes of a reset name no worker: one that they name by chance looks up the owner (RFC
+        // 9000 §10.3), and the owner keeps it.
         let token = reset_token(datagram);
         if token.is_some_and(|token| self.reset_tokens.contains_key(token)) {
             return None;
@@ -190,8 +189,8 @@ impl Endpoint {
                 _attempt: attempt,
             });
         }
-        // RFC 9000 §14.1: too small for an Initial. RFC 9000 §6.1: for a negotiation too, which
-        // might amplify.
+        // RFC 9000 §14.1: too small for an Initial. RFC 9000 §6.1: for version negotiation too,
+        // which might amplify.
         if datagram.len() < usize::from(MIN_UDP_PAYLOAD) {
             return Route::Discard;
         }
@@ -201,7 +200,7 @@ impl Endpoint {
             {
                 self.route_initial(now, path, datagram)
             }
-            // RFC 9000 §5.2.2: any packet that might begin a connection in a version that this end
+            // RFC 9000 §5.2.2: any packet that might start a connection in a version that this end
             // does not support.
             Ok(Header::Long {
                 version,
@@ -219,7 +218,7 @@ impl Endpoint {
         }
     }
 
-    /// An Initial that may begin a connection.
+    /// An Initial that may start a connection.
     fn route_initial(&mut self, now: Time, path: Path, datagram: &[u8]) -> Route {
         let Ok(Header::Long {
             version,
@@ -233,8 +232,8 @@ impl Endpoint {
         else {
             return Route::Discard;
         };
-        // RFC 9000 §7.2: an id that is too easy to guess. And no state for what does not open
-        // (`SECURITY.md` row 9): Initial keys are public, the test is cheap.
+        // RFC 9000 §7.2: an id that is too easy to guess. There is also no state for a packet that
+        // does not open (`SECURITY.md` row 9): Initial keys are public, so the test is cheap.
         if dcid.len() < LEAST_ORIGINAL_ID {
             return Route::Discard;
         }
@@ -252,7 +251,7 @@ impl Endpoint {
                 _attempt: attempt,
             })
         };
-        // One more packet of an attempt that was let in, with the token that was good for the
+        // Another packet of an attempt that was admitted, with the token that was accepted in the
         // first.
         if let Some(attempt) = self.undecided.find(path.remote, &dcid) {
             return incoming(attempt.verdict, attempt);
@@ -263,8 +262,8 @@ impl Endpoint {
                 let attempt = self.undecided.begin(path.remote, dcid, verdict);
                 incoming(verdict, attempt)
             }
-            // Much smaller than what it answers, and what keeps a flood from going further: not
-            // counted as an answer.
+            // Much smaller than the packet that it answers, and it keeps a flood from going
+            // further: not counted as an answer.
             Admission::NotYet => {
                 Route::Respond(self.retry_datagram(now, path, version, &dcid, &scid))
             }
@@ -284,8 +283,8 @@ impl Endpoint {
         }
     }
 
-    /// Whether the reason for a refusal passes soon: the application accepts others that wait, or
-    /// handshakes are being completed.
+    /// Whether the reason for a refusal will soon pass: the application accepts waiting attempts,
+    /// or handshakes are being completed.
     fn will_have_room(&mut self, now: Time, why: RefusalReason) -> bool {
         if std::mem::take(&mut self.has_completed) {
             self.completed = Some(now);
@@ -301,7 +300,7 @@ impl Endpoint {
     /// Whether a new attempt is admitted.
     fn admit(&mut self, path: Path, verdict: Verdict) -> Admission {
         if verdict == Verdict::Invalid {
-            // RFC 9000 §8.1.2: the client would follow no other Retry.
+            // RFC 9000 §8.1.2: the client would not follow another Retry.
             return Admission::Refused(RefusalReason::InvalidToken);
         }
         if !verdict.validates() && self.handshakes + self.undecided() >= self.config.retry_from {
@@ -320,7 +319,7 @@ impl Endpoint {
         if admission != Admission::Granted {
             return admission;
         }
-        // Last, for the token of an attempt that is not let in is not spent.
+        // Last, because the token of an attempt that is not admitted must not be spent.
         if let Verdict::Address(token) = verdict {
             if !self.spend(&token) {
                 self.counts.tokens_replayed += 1;
@@ -331,8 +330,8 @@ impl Endpoint {
         Admission::Granted
     }
 
-    /// Marks a token as spent (RFC 9000 §8.1.4); `false` if it was before. Which tokens were spent
-    /// before this endpoint was made is not known, so all from then count as spent.
+    /// Marks a token as spent (RFC 9000 §8.1.4); `false` if it already was. Which tokens were spent
+    /// before this endpoint was created is unknown, so all from before count as spent.
     fn spend(&mut self, token: &NewToken) -> bool {
         token.issued >= self.config.unix_time_at_zero
             && self.token_filter.spend(&token.id, token.issued)
@@ -359,10 +358,10 @@ impl Endpoint {
         {
             return Route::Connection(*handle);
         }
-        // RFC 9000 §10.3.3: shorter than what it answers, so that two endpoints cannot answer each
-        // other for ever.
+        // RFC 9000 §10.3.3: shorter than the packet that it answers, so that two endpoints cannot
+        // answer each other for ever.
         let len = RESET.min(datagram.len().saturating_sub(1));
-        // Where the fixed bit is not greased, a datagram without it is no QUIC packet (RFC 9000
+        // If the fixed bit is not greased, a datagram without it is not a QUIC packet (RFC 9000
         // §17.3.1).
         let is_packet = self.config.fixed_bit().admits(datagram[0]);
         if !is_packet || len < MIN_RESET || !self.may_answer(now, Answer::StatelessReset, path) {
@@ -397,7 +396,7 @@ impl Endpoint {
         let mut datagram = vec![0; 7 + dcid.len() + scid.len() + 4 * versions.len()];
         let mut w = Writer::new(&mut datagram);
         let random = (self.rng.next_u32() & 0xff) as u8;
-        // RFC 8999 §6: the ids change places.
+        // RFC 8999 §6: the ids are swapped.
         header::write_version_negotiation(&mut w, scid, dcid, &versions, random);
         let len = w.len();
         datagram.truncate(len);
@@ -405,7 +404,7 @@ impl Endpoint {
     }
 }
 
-/// The token that the datagram ends with, should it be a stateless reset.
+/// The token at the end of the datagram, in case it is a stateless reset.
 fn reset_token(datagram: &[u8]) -> Option<&[u8; 16]> {
     let may_be = datagram.len() >= MIN_RESET && !is_long(datagram[0]);
     datagram.last_chunk().filter(|_| may_be)

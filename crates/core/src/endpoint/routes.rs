@@ -1,8 +1,8 @@
-//! Which connection an id belongs to.
+//! Maps connection ids to connections.
 //!
-//! With thousands of connections, a look-up is mostly waiting for memory. Ids of eight bytes, which
-//! is the length that squall gives out, are in a table of its own kind: it takes one miss of the
-//! caches instead of two, and the caller can ask for it ahead.
+//! With thousands of connections, a look-up mostly waits for memory. Eight-byte ids, the length
+//! that squall issues by default, have a table of their own: it takes one cache miss instead of
+//! two, and the caller can prefetch it.
 //!
 //! ```text
 //! id ── keyed hash ──► place ─┬─ taken by another: the next place, and so on
@@ -68,7 +68,7 @@ impl Routes {
         }
     }
 
-    /// Two rounds: one spreads ids that are chosen at equal distances less well.
+    /// Two rounds: a single one spreads ids chosen at equal distances less well.
     #[inline]
     fn hash(&self, id: u64) -> u64 {
         let mut hasher = self.keys.build_hasher();
@@ -83,7 +83,7 @@ impl Routes {
         self.hash(id) as usize & (self.places.len() - 1)
     }
 
-    /// Where an id is, or else the free place where it would be.
+    /// Where an id is, or else the free place where it would go.
     #[inline]
     fn find(&self, id: u64) -> Result<usize, usize> {
         let last = self.places.len() - 1;
@@ -100,7 +100,7 @@ impl Routes {
         }
     }
 
-    /// Asks for the memory that looking the id up takes.
+    /// Prefetches the memory for looking up the id.
     #[inline]
     pub(super) fn prefetch(&self, id: &[u8]) {
         if let Some(id) = number(id) {
@@ -117,7 +117,7 @@ impl Routes {
         }
     }
 
-    /// Gives the id to the connection, whoever had it.
+    /// Assigns the id to the connection, whichever had it before.
     pub(super) fn insert(&mut self, id: ConnectionId, handle: ConnectionHandle) {
         let Some(id) = number(id.as_slice()) else {
             self.others.insert(id, handle);
@@ -151,7 +151,7 @@ impl Routes {
         }
     }
 
-    /// Nobody has the id any more.
+    /// Removes the id.
     pub(super) fn remove(&mut self, id: &ConnectionId) {
         let Some(id) = number(id.as_slice()) else {
             self.others.remove(id);
@@ -159,7 +159,7 @@ impl Routes {
         };
         let Ok(mut hole) = self.find(id) else { return };
         self.taken -= 1;
-        // A search ends at a free place, so those behind move up, unless they would come to lie
+        // A search ends at a free place, so entries behind it move up, unless that would put them
         // before the place where the search for them begins.
         let last = self.places.len() - 1;
         let mut at = hole;
@@ -191,8 +191,8 @@ mod tests {
         ConnectionId::new(&[number.to_be_bytes(), [7; 8]].concat()[..len]).unwrap()
     }
 
-    /// Thousands of ids that come and go, with a table that is full and one that is nearly empty,
-    /// and with ids in a row as well as random ones.
+    /// Thousands of ids that come and go, in a table that is full and one that is nearly empty,
+    /// with consecutive ids as well as random ones.
     #[test]
     fn ids_are_found_as_in_a_map() {
         let mut rng = StdRng::seed_from_u64(1);
@@ -208,7 +208,7 @@ mod tests {
                 .collect();
             for step in 0..40_000 {
                 let id = ids[rng.random_range(0..ids.len())];
-                // More come than go at first, and then the other way round.
+                // First more ids are added than removed, and then the other way round.
                 if rng.random_bool(if step < 20_000 { 0.8 } else { 0.2 }) {
                     routes.insert(id, ConnectionHandle(step));
                     map.insert(id, ConnectionHandle(step));

@@ -20,9 +20,9 @@ pub(crate) struct IdSource {
     /// Length of every id, in bytes.
     pub(crate) len: usize,
     generator: Generator,
-    /// Ids made so far, and some.
+    /// Number of ids made so far, plus a start value.
     count: AtomicU64,
-    /// Makes the tokens. What its key does to the hash is done once.
+    /// Makes the tokens. The key is hashed only once.
     reset_mac: Hmac<Sha256>,
 }
 
@@ -32,8 +32,8 @@ enum Generator {
 }
 
 impl IdSource {
-    /// Makes ids as configured. `start` is where the numbers of ids begin that are not random:
-    /// somewhere else after a restart.
+    /// Makes ids as configured. Non-random ids are numbered from `start`, which differs after a
+    /// restart.
     pub(crate) fn new(config: &EndpointConfig, start: u64) -> Self {
         let (worker_index, workers) = (config.worker_index, config.workers);
         let (len, generator) = match &config.cid_generator {
@@ -68,7 +68,7 @@ impl IdSource {
     }
 
     /// The token that resets the connection with `id` (RFC 9000 §10.3.2): any process with the key
-    /// can make it.
+    /// can compute it.
     pub(crate) fn reset_token(&self, id: &[u8]) -> [u8; 16] {
         let mac = self.reset_mac.clone().chain_update(id).finalize();
         let mut token = [0; 16];
@@ -85,7 +85,7 @@ struct RemoteId {
     reset_token: Option<[u8; 16]>,
 }
 
-/// A change among the reset tokens that count: those of the ids in use (RFC 9000 §10.3.1).
+/// A change among the valid reset tokens: those of the ids in use (RFC 9000 §10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenChange {
     /// No longer valid.
@@ -97,19 +97,19 @@ pub(crate) enum TokenChange {
 /// Connection ids that the peer issued.
 #[derive(Debug)]
 pub(crate) struct RemoteIds {
-    /// What the active path sends to.
+    /// The id that the active path sends to.
     current: RemoteId,
-    /// What other paths send to, by their tags. A path without an id of its own shares the current
-    /// one, as when a NAT moved it and no other id was there (RFC 9000 §9.5).
+    /// The ids that other paths send to, by their tags. A path without an id of its own shares the
+    /// current one, as when a NAT moved it and no other id was available (RFC 9000 §9.5).
     lent: Vec<(u8, RemoteId)>,
     spare: Vec<RemoteId>,
-    /// Numbers seen, so that a repeated frame does not bring back what was retired.
+    /// Sequence numbers seen, so that a repeated frame does not bring back a retired id.
     seen: RangeSet,
     retire_prior_to: u64,
     /// Sequence numbers whose RETIRE_CONNECTION_ID is to be sent (again).
     retiring: VecDeque<u64>,
     /// Sequence numbers whose retirement the peer has not acknowledged, sent or not. A frame may be
-    /// in flight twice, after a probe timeout: numbers are kept, not a count of frames.
+    /// in flight twice after a probe timeout, so numbers are kept, not a count of frames.
     unacknowledged: Vec<u64>,
     changes: Vec<TokenChange>,
 }
@@ -165,8 +165,7 @@ impl RemoteIds {
         self.changes.push(TokenChange::Added(token));
     }
 
-    /// Whether `tail` is the reset token of an id in use, found in a time that does not depend on
-    /// it.
+    /// Whether `tail` is the reset token of an id in use, checked in constant time.
     #[must_use]
     pub(crate) fn is_reset(&self, tail: &[u8; 16]) -> bool {
         let used = self.lent.iter().map(|(_, r)| r).chain([&self.current]);
@@ -175,12 +174,12 @@ impl RemoteIds {
         })
     }
 
-    /// The changes among the reset tokens since the last call.
+    /// The changes to the reset tokens since the last call.
     pub(crate) fn take_changes(&mut self) -> impl Iterator<Item = TokenChange> + '_ {
         self.changes.drain(..)
     }
 
-    /// Takes a NEW_CONNECTION_ID frame, or what a preferred address brings (RFC 9000 §18.2).
+    /// Processes a NEW_CONNECTION_ID frame, or the id of a preferred address (RFC 9000 §18.2).
     ///
     /// # Errors
     /// The codes of RFC 9000 §19.15 and §5.1.1.
@@ -201,8 +200,8 @@ impl RemoteIds {
         };
         let used = self.lent.iter().map(|(_, r)| r).chain([&self.current]);
         for known in self.spare.iter().chain(used) {
-            // RFC 9000 §19.15: a number stands for one id, and an id for one number; a repetition
-            // is not an error.
+            // RFC 9000 §19.15: a number belongs to one id, and an id to one number; a repetition is
+            // not an error.
             let same = known.sequence == sequence
                 && known.id == id
                 && known.reset_token.is_none_or(|t| t == token);
@@ -235,7 +234,7 @@ impl RemoteIds {
         self.check_backlog()
     }
 
-    /// RFC 9000 §5.1.2: ids below are used no more; what uses them moves to spare ones.
+    /// RFC 9000 §5.1.2: ids below are no longer used; paths that use them switch to spare ones.
     fn retire_below(&mut self, retire_prior_to: u64) -> Result<(), TransportErrorCode> {
         self.retire_prior_to = retire_prior_to;
         let below = |s: &RemoteId| s.sequence < retire_prior_to;
@@ -288,7 +287,7 @@ impl RemoteIds {
     }
 
     fn check_backlog(&self) -> Result<(), TransportErrorCode> {
-        // RFC 9000 §5.1.2: ids whose retirement is not acknowledged are limited.
+        // RFC 9000 §5.1.2: the number of ids with unacknowledged retirement is limited.
         if self.unacknowledged.len() > MAX_RETIRE_BACKLOG {
             return Err(TransportErrorCode::CONNECTION_ID_LIMIT_ERROR);
         }
@@ -301,7 +300,7 @@ impl RemoteIds {
         self.unacknowledged.len() <= MAX_REMOTE_IDS as usize
     }
 
-    /// Whether a path can be given an id of its own. Of a peer without ids every path has the same.
+    /// Whether a path can get an id of its own. If the peer uses no ids, every path has the same.
     #[must_use]
     pub(crate) fn can_lend(&self) -> bool {
         !self.spare.is_empty() && self.may_give_up()
@@ -334,7 +333,7 @@ impl RemoteIds {
         }
     }
 
-    /// The path with this tag is gone: the id that it alone used is retired (RFC 9000 §5.1.2).
+    /// The path with this tag is gone: an id that only it used is retired (RFC 9000 §5.1.2).
     pub(crate) fn release(&mut self, tag: u8) {
         if let Some(at) = self.lent.iter().position(|(t, _)| *t == tag) {
             let (_, id) = self.lent.swap_remove(at);
@@ -342,7 +341,7 @@ impl RemoteIds {
         }
     }
 
-    /// Sends to another id from now on, and retires the one before; `false` if there is no other.
+    /// Switches to another id and retires the previous one; `false` if there is no other.
     pub(crate) fn rotate(&mut self) -> bool {
         if !self.can_lend() {
             return false;
@@ -510,7 +509,7 @@ mod tests {
         assert!(ids.rotate());
     }
 
-    // A probe timeout repeats a frame whose packet is declared lost, or acknowledged, later on.
+    // A probe timeout repeats a frame whose packet is later declared lost, or acknowledged.
     #[test]
     fn a_frame_under_way_twice_counts_once() {
         let mut ids = with(1);

@@ -6,14 +6,14 @@
 //!          counts missing or wrong, or all test packets lost: Off ◀──────┘
 //! ```
 //!
-//! No packet remembers its mark: the marked ones of a path are a range of numbers, and counting
-//! them costs a comparison a packet.
+//! No packet remembers its mark: the marked packets of a path are a range of numbers, and counting
+//! them costs a comparison per packet.
 
 use squall_wire::Ecn;
 use squall_wire::frame::EcnCounts;
 
-/// Packets that are marked before anything is known; RFC 9000 §A.4 suggests ten. A bundle is not
-/// cut for it.
+/// Packets that are marked before anything is known; RFC 9000 §A.4 suggests ten. Bundles are not
+/// split for it.
 const TEST_PACKETS: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) struct EcnPath {
     lost: u64,
 }
 
-/// Which packets of a path have to be looked at to count the marked ones.
+/// Which packets of a path must be checked to count the marked ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// None is marked.
@@ -49,8 +49,8 @@ pub(crate) enum Counting {
     EachByNumber,
 }
 
-/// What all paths of a connection have sent marked, and what the peer reported last: its counts go
-/// over all of them.
+/// The marked packets sent on all paths of a connection, and the peer's last report: its counts
+/// cover all paths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EcnTotals {
     marked: u64,
@@ -58,14 +58,14 @@ pub(crate) struct EcnTotals {
 }
 
 impl EcnTotals {
-    /// Marked packets left.
+    /// Marked packets were sent.
     pub(crate) fn on_sent(&mut self, packets: u64) {
         self.marked += packets;
     }
 }
 
 impl EcnPath {
-    /// A path not yet tried; not `wanted`, it never will be.
+    /// An untested path; if not `wanted`, it is never tested.
     #[must_use]
     pub(crate) const fn new(wanted: bool) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl EcnPath {
         }
     }
 
-    /// Begins to mark, from packet number `next` on, if that was not done before.
+    /// Starts marking, from packet number `next` on, if that was not done before.
     pub(crate) fn begin(&mut self, next: u64) {
         if self.phase == Phase::Fresh {
             self.phase = Phase::Testing;
@@ -85,7 +85,7 @@ impl EcnPath {
         }
     }
 
-    /// The mark of what is sent now.
+    /// The mark of packets sent now.
     #[must_use]
     pub(crate) const fn mark(&self) -> Ecn {
         match self.phase {
@@ -118,8 +118,8 @@ impl EcnPath {
         self.first <= number && number < self.end
     }
 
-    /// How to count the marked packets among those with numbers from `lowest` on, so that it costs
-    /// next to nothing.
+    /// How to count the marked packets among those with numbers from `lowest` on, at almost no
+    /// cost.
     #[must_use]
     pub(crate) const fn counting(&self, lowest: u64) -> Counting {
         if self.end == 0 {
@@ -135,7 +135,7 @@ impl EcnPath {
     pub(crate) fn on_lost(&mut self, number: u64) {
         if matches!(self.phase, Phase::Testing | Phase::Waiting) && self.covers(number) {
             self.lost += 1;
-            // RFC 9000 §A.4: something on the way drops what is marked.
+            // RFC 9000 §A.4: something on the way drops marked packets.
             if self.phase == Phase::Waiting && self.lost >= self.sent {
                 self.fail();
             }
@@ -146,9 +146,9 @@ impl EcnPath {
         (self.phase, self.end) = (Phase::Off, 0);
     }
 
-    /// Takes the counts of an ACK frame that raised the largest acknowledged number and newly
+    /// Processes the counts of an ACK frame that raised the largest acknowledged number and newly
     /// acknowledged `acked` > 0 marked packets; `next` is the next packet number. Returns how many
-    /// packets more were marked as having met congestion.
+    /// more packets were marked as having met congestion.
     pub(crate) fn on_counts(
         &mut self,
         totals: &mut EcnTotals,
@@ -158,8 +158,8 @@ impl EcnPath {
     ) -> u64 {
         let before = totals.reported;
         let fits = counts.filter(|c| {
-            // RFC 9000 §13.4.2.1: no counts shrink, every marked packet is in one of them, none is
-            // there that was not sent so; ECT(1) never was.
+            // RFC 9000 §13.4.2.1: no count shrinks, every marked packet is in one of them, and none
+            // is counted that was not sent so; ECT(1) never was.
             let grown = (c.ect0.checked_sub(before.ect0), c.ce.checked_sub(before.ce));
             let sum = c.ect0.checked_add(c.ce);
             matches!(grown, (Some(ect0), Some(ce)) if ect0.saturating_add(ce) >= acked)

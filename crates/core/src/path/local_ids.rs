@@ -17,17 +17,17 @@ use crate::time::Time;
 pub(crate) struct LocalIds {
     /// Active ids with their sequence numbers.
     active: VecDeque<(u64, ConnectionId)>,
-    /// Ids that the peer has retired and that are still routed: packets under them may be in
+    /// Ids that the peer has retired but that are still routed: packets under them may be in
     /// flight, or arrive after the frame that retires them.
     retired: VecDeque<RetiredId>,
     next_sequence: u64,
-    /// How many the peer accepts.
+    /// The number of ids that the peer accepts.
     peer_limit: u64,
     /// Sequence numbers whose NEW_CONNECTION_ID is to be sent (again).
     pending: VecDeque<u64>,
-    /// Numbers below were announced to the peer.
+    /// Numbers below this have been announced to the peer.
     announced: u64,
-    /// Numbers below are to be retired by the peer (RFC 9000 §5.1.2).
+    /// The peer is to retire numbers below this (RFC 9000 §5.1.2).
     retire_prior_to: u64,
 }
 
@@ -45,7 +45,7 @@ struct RetiredId {
 pub(crate) struct Announcement {
     /// The id's number.
     pub(crate) sequence: u64,
-    /// Numbers below are to be retired.
+    /// The peer is to retire numbers below this.
     pub(crate) retire_prior_to: u64,
     /// The id.
     pub(crate) id: ConnectionId,
@@ -66,7 +66,7 @@ impl LocalIds {
         }
     }
 
-    /// The id of the handshake while it is active, else the oldest.
+    /// The id of the handshake while it is active, otherwise the oldest.
     #[must_use]
     pub(crate) fn current(&self) -> ConnectionId {
         self.active
@@ -104,8 +104,8 @@ impl LocalIds {
         self.announced = self.next_sequence;
     }
 
-    /// Asks the peer to retire every id issued so far; others are to be issued now. `false` while
-    /// an earlier request is not done, so that the ids of two generations at most exist.
+    /// Asks the peer to retire every id issued so far; new ones are to be issued now. `false` while
+    /// an earlier request is unfinished, so that at most two generations of ids exist.
     pub(crate) fn rotate(&mut self) -> bool {
         let done = self.active.iter().all(|(s, _)| *s >= self.retire_prior_to);
         if done {
@@ -145,7 +145,7 @@ impl LocalIds {
     }
 
     /// Whether a frame that arrived under the id `dcid` and retires this number repeats an earlier
-    /// one, so that there is nothing to do.
+    /// one, so that nothing needs to be done.
     #[inline]
     pub(crate) fn is_repetition(&self, sequence: u64, dcid: ConnectionId) -> bool {
         sequence < self.announced
@@ -154,7 +154,7 @@ impl LocalIds {
     }
 
     /// The peer retires an id, by a frame that arrived under the id `dcid`. The id is routed until
-    /// `expires`. Returns an id that leaves the routes at once, because too many are retired.
+    /// `expires`. Returns an id to be removed from the routes at once, as too many are retired.
     ///
     /// # Errors
     /// `PROTOCOL_VIOLATION` for a number that was never sent, and for that of `dcid` (RFC 9000
@@ -165,12 +165,12 @@ impl LocalIds {
         dcid: ConnectionId,
         expires: Time,
     ) -> Result<Option<ConnectionId>, TransportErrorCode> {
-        // A number made and not yet sent counts as never sent: a peer that guesses ahead makes an
-        // id a frame, without a round trip between (`SECURITY.md` row 3).
+        // A number made but not yet sent counts as never sent: a peer that guesses ahead would make
+        // us issue an id per frame, without a round trip in between (`SECURITY.md` row 3).
         if sequence >= self.announced {
             return Err(TransportErrorCode::PROTOCOL_VIOLATION);
         }
-        // Issued in this order, so that they are sorted.
+        // They are issued in this order, and so are sorted.
         let Ok(at) = self.active.binary_search_by_key(&sequence, |(s, _)| *s) else {
             return match self.is_repetition(sequence, dcid) {
                 true => Ok(None),
@@ -194,13 +194,13 @@ impl LocalIds {
         Ok(oldest.map(|retired| retired.id))
     }
 
-    /// A retired id whose time is over: it leaves the routes.
+    /// A retired id that has expired: it is removed from the routes.
     #[inline]
     pub(crate) fn take_expired(&mut self, now: Time) -> Option<ConnectionId> {
         if self.retired.is_empty() {
             return None;
         }
-        // Probe timeouts change, so that a later one may expire earlier.
+        // Probe timeouts change, so a later one may expire earlier.
         let at = self.retired.iter().position(|r| r.expires <= now)?;
         let expired = self.retired.remove(at)?;
         if self.retired.is_empty() {

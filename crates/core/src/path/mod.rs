@@ -1,5 +1,5 @@
 //! The network paths of a connection: addresses, validation, amplification limit, size, and what is
-//! known of each path's capacity.
+//! known about each path's capacity.
 //!
 //! ```text
 //!  Paths.active ─── PathState        the active path: all packets but probes
@@ -35,7 +35,7 @@ use validation::Validation;
 /// RFC 9000 §8.1: bytes sent for each byte received before the peer's address is validated.
 const AMPLIFICATION: u64 = 3;
 
-/// What is known of a path's capacity. It moves with the connection where only the peer's port
+/// What is known about a path's capacity. It stays with the connection if only the peer's port
 /// changes (RFC 9000 §9.4).
 #[derive(Debug)]
 pub(crate) struct Flow {
@@ -47,10 +47,10 @@ pub(crate) struct Flow {
     pub(crate) reordering: Reordering,
     /// How much may be in flight.
     pub(crate) congestion: Controller,
-    /// When it may leave.
+    /// When it may be sent.
     pub(crate) pacer: Pacer,
     bytes_in_flight: u64,
-    /// Bytes per second that this connection and others send to the same address; 0: not known.
+    /// Bytes per second that this connection and others send to the same address; 0: unknown.
     pub(crate) together: u64,
     /// Whether the path carries ECN marks.
     pub(crate) ecn: EcnPath,
@@ -98,8 +98,7 @@ impl Flow {
         self.pacer.on_sent(bytes);
     }
 
-    /// Packet `number`, which others up to `largest` overtook and which is not declared lost, is
-    /// acknowledged.
+    /// Packet `number`, overtaken by others up to `largest` and not declared lost, is acknowledged.
     #[cold]
     pub(crate) fn note_late(
         &mut self,
@@ -112,8 +111,8 @@ impl Flow {
         self.reordering.on_late(now, distance, time_sent, &self.rtt);
     }
 
-    /// Bytes that congestion control and pacer let go now, and when the pacer releases more if it
-    /// is what holds them back. `segment` is the size of a datagram, `most` how many the bundle
+    /// Bytes that congestion control and pacer allow now, and when the pacer releases more if it is
+    /// the one that limits them. `segment` is the size of a datagram, `most` how many the bundle
     /// holds.
     pub(crate) fn budget(&mut self, now: Time, segment: usize, most: usize) -> (u64, Option<Time>) {
         let room = self.room();
@@ -149,33 +148,33 @@ impl Flow {
 pub(crate) struct PathState {
     /// Addresses of both ends.
     pub(crate) path: Path,
-    /// Names the path among those of the connection.
+    /// Identifies the path among those of the connection.
     pub(crate) tag: u8,
     /// Whether the peer has shown that it receives what we send there.
     pub(crate) validated: bool,
-    /// Whether datagrams must leave from `path.local`. A server answers from the address that it
-    /// was asked at; a client lets the system choose, and so follows a change of its addresses,
-    /// unless the application chose for it.
+    /// Whether datagrams must leave from `path.local`. A server answers from the address at which
+    /// it was contacted; a client lets the system choose, and so follows a change of its addresses,
+    /// unless the application chose one.
     pub(crate) pinned: bool,
-    /// Whether the amplification limit holds until then: it protects addresses that the peer named.
-    /// A client chooses where it sends to.
+    /// Whether the amplification limit applies until then: it protects addresses that the peer has
+    /// named. A client chooses where it sends.
     limited: bool,
     received: u64,
     sent: u64,
-    /// What size passes.
+    /// The size that passes.
     pub(crate) mtu: Mtu,
-    /// What may be sent.
+    /// How much may be sent.
     pub(crate) flow: Flow,
-    /// What observers see of the round-trip time.
+    /// The spin bit, for observers of the round-trip time.
     pub(crate) spin: Spin,
-    /// The validation that is under way.
+    /// The validation in progress.
     pub(crate) validation: Option<Box<Validation>>,
     /// When a path that is not in use is forgotten.
     pub(crate) forget_at: Option<Time>,
 }
 
 impl PathState {
-    /// A path, `limited` until it is validated on a server, and not at all on a client.
+    /// A path. On a server it is `limited` until validated, on a client never.
     #[must_use]
     pub(crate) fn new(
         path: Path,
@@ -200,7 +199,7 @@ impl PathState {
         }
     }
 
-    /// The path for the socket: without a source address where the system chooses it.
+    /// The path for the socket: without a source address if the system chooses it.
     #[must_use]
     pub(crate) const fn route(&self) -> Path {
         Path {
@@ -227,10 +226,10 @@ impl PathState {
         }
     }
 
-    /// A packet of `size` bytes arrived after it had been declared lost: perhaps a probe for the
+    /// A packet of `size` bytes arrived after it had been declared lost: it may be a probe for the
     /// path's size.
     pub(crate) fn on_passed(&mut self, size: u16) {
-        // Only a probe is larger than what is known to pass.
+        // Only a probe is larger than the size known to pass.
         if size > self.mtu.current() && self.mtu.on_passed(size) {
             self.note_size();
         }
@@ -252,7 +251,7 @@ impl PathState {
         self.note_size();
     }
 
-    /// Takes over what is known of the capacity of `other`, whose packets go this way now.
+    /// Takes over what is known about the capacity of `other`, whose packets now go this way.
     pub(crate) fn take_flow(&mut self, other: &mut Self) {
         std::mem::swap(&mut self.flow, &mut other.flow);
         self.note_size();
@@ -264,7 +263,7 @@ impl PathState {
         self.flow.congestion.set_max_datagram(size);
     }
 
-    /// Whether the validation that is under way has taken too long.
+    /// Whether the validation in progress has taken too long.
     #[must_use]
     pub(crate) fn has_failed(&self, now: Time) -> bool {
         self.validation.as_ref().is_some_and(|v| v.has_failed(now))
@@ -289,9 +288,9 @@ impl PathState {
 
     /// The same for packets other than path probes.
     ///
-    /// A remainder too small for a full datagram counts as nothing: an Initial that asks for an
-    /// acknowledgement needs one (RFC 9000 §14.1), and a probe timer that runs for what cannot be
-    /// sent would be due without end.
+    /// A remainder too small for a full datagram counts as nothing: an ack-eliciting Initial needs
+    /// one (RFC 9000 §14.1), and a probe timer running for something that cannot be sent would be
+    /// due without end.
     #[must_use]
     pub(crate) fn allowance(&self) -> u64 {
         match self.credit() {
@@ -301,7 +300,7 @@ impl PathState {
     }
 }
 
-/// Whether both name the same path. A socket that does not report its address leaves `local` out.
+/// Whether both name the same path. A socket that does not report its address leaves out `local`.
 #[must_use]
 pub(crate) fn same(a: &Path, b: &Path) -> bool {
     a.remote == b.remote && (a.local == b.local || a.local.is_none() || b.local.is_none())
@@ -313,8 +312,8 @@ pub(crate) fn same_host(a: &Path, b: &Path) -> bool {
     a.remote.ip() == b.remote.ip() && (a.local == b.local || a.local.is_none() || b.local.is_none())
 }
 
-/// Whether a peer at `from` may be at `to`: a peer outside cannot move to this machine, this link
-/// or to no host at all (RFC 9000 §21.5.6).
+/// Whether a peer at `from` may move to `to`: an outside peer cannot move to this machine, this
+/// link or to no host at all (RFC 9000 §21.5.6).
 #[must_use]
 pub(crate) fn plausible(from: &Path, to: &Path) -> bool {
     let inner = |ip: IpAddr| match ip {
@@ -334,18 +333,18 @@ pub(crate) fn plausible(from: &Path, to: &Path) -> bool {
         && (from_link || from_loopback || !to_link)
 }
 
-/// The paths besides the active one, and what is owed to them.
+/// The paths other than the active one, and what is owed to them.
 #[derive(Debug, Default)]
 pub(crate) struct InactivePaths {
-    /// At most `MAX_PATHS - 1`, the oldest first.
+    /// At most `MAX_PATHS - 1`, oldest first.
     pub(crate) others: Vec<PathState>,
     /// PATH_RESPONSE frames owed: the tag of the path, and the challenge's data.
     responses: VecDeque<(u8, [u8; 8])>,
     last_tag: u8,
     /// Clients: the server's preferred address, until it is tried.
     pub(crate) preferred: Option<SocketAddr>,
-    /// Clients: the server's address of the handshake, once it is left. The server sends from there
-    /// until it has validated the other path, however long that takes (RFC 9000 §9.6.2).
+    /// Clients: the server's address during the handshake, once it is left. The server sends from
+    /// there until it has validated the other path, however long that takes (RFC 9000 §9.6.2).
     pub(crate) origin: Option<SocketAddr>,
     /// When a response last left although the window was full.
     pub(crate) response_beyond_window: Option<Time>,
@@ -354,7 +353,7 @@ pub(crate) struct InactivePaths {
 }
 
 impl InactivePaths {
-    /// A name for a new path. With 4 paths and 256 names none is in use twice.
+    /// A tag for a new path. With 4 paths and 256 tags none is in use twice.
     pub(crate) fn new_tag(&mut self, active: &PathState) -> u8 {
         loop {
             self.last_tag = self.last_tag.wrapping_add(1);
@@ -366,14 +365,13 @@ impl InactivePaths {
         }
     }
 
-    /// Where the path between these addresses is among the others.
+    /// The position of the path between these addresses among the others.
     #[must_use]
     pub(crate) fn position(&self, path: &Path) -> Option<usize> {
         self.others.iter().position(|p| same(&p.path, path))
     }
 
-    /// Makes room for one more path; returns the one removed: unvalidated ones go first, the oldest
-    /// before the others.
+    /// Makes room for one more path; returns the one removed: unvalidated ones first, oldest first.
     pub(crate) fn make_room(&mut self) -> Option<PathState> {
         if self.others.len() + 1 < MAX_PATHS {
             return None;
@@ -382,7 +380,7 @@ impl InactivePaths {
         Some(self.others.remove(at))
     }
 
-    /// Queues a response on a path; of a flood only the newest few are kept (`SECURITY.md` row 1).
+    /// Queues a response on a path; only the newest few of a flood are kept (`SECURITY.md` row 1).
     pub(crate) fn owe_response(&mut self, tag: u8, data: [u8; 8]) {
         if self.responses.len() == MAX_PATH_RESPONSES {
             self.responses.pop_front();

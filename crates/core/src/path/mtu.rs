@@ -1,4 +1,4 @@
-//! Path MTU discovery by packets (RFC 8899, RFC 9000 §14.3). Messages that claim to come from
+//! Path MTU discovery with packets (RFC 8899, RFC 9000 §14.3). Messages that claim to come from
 //! routers are ignored (RFC 9000 §14.2.1).
 //!
 //! ```text
@@ -21,29 +21,29 @@ use crate::time::Time;
 const MAX_PROBES: u8 = 3;
 /// Sizes tried at once.
 const ROUND: usize = 4;
-/// The search ends when less than this is to be gained, in bytes.
+/// The search ends when there is less than this to gain, in bytes.
 const RESOLUTION: u16 = 16;
 /// UDP payloads of usual links: Ethernet with IPv6 and with IPv4, jumbo frames with IPv4.
 const USUAL: [u16; 3] = [1452, 1472, 8972];
-/// RFC 8899 §4.3: how often large packets have to be found lost while a later, smaller one arrives
+/// RFC 8899 §4.3: how often large packets have to be found lost, while a later, smaller one arrives
 /// and none of them does, before the path counts as a black hole for them.
 const BLACK_HOLE: u8 = 3;
-/// And how many of them in all: with windows of a few packets, chance alone loses three in a row.
+/// And how many of them in total: with windows of a few packets, chance alone loses three in a row.
 const BLACK_HOLE_PACKETS: u32 = 6;
 /// No packet has this number (RFC 9000 §12.3).
 const NONE: u64 = u64::MAX;
 
-/// What UDP payload the path carries.
+/// The UDP payload that the path carries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mtu {
     current: u16,
     /// The largest size that both this end and the peer allow.
     limit: u16,
-    /// What a new path is taken to carry.
+    /// The size that a new path is assumed to carry.
     initial: u16,
-    /// What every path is known to carry.
+    /// The size that every path is known to carry.
     floor: u16,
-    /// RFC 8899 §5.1.1, PMTU_RAISE_TIMER; `None` where nothing is ever searched for.
+    /// RFC 8899 §5.1.1, PMTU_RAISE_TIMER; `None` if there is never a search.
     raise_after: Option<Duration>,
     /// Larger sizes are known or assumed not to pass.
     ceiling: u16,
@@ -53,22 +53,22 @@ pub(crate) struct Mtu {
     planned: [u16; ROUND],
     /// Probes in flight: packet numbers and sizes.
     flying: [(u64, u16); ROUND],
-    /// The lowest number of a packet that probes, or `NONE`: compared with that of every packet
-    /// acknowledged.
+    /// The lowest packet number of a probe, or `NONE`: compared with that of every acknowledged
+    /// packet.
     first: u64,
     is_done: bool,
     /// When to search again after the end.
     raise_at: Option<Time>,
     /// Times in a row that large packets were lost.
     suspicion: u8,
-    /// How many packets that were.
+    /// The number of those packets.
     vanished: u32,
     /// Losses of large packets up to this number do not count: one of them has arrived.
     passed: Option<u64>,
 }
 
 impl Mtu {
-    /// Starts at the configured size, or at a smaller limit, and looks up to the limit.
+    /// Starts at the configured size, or at a smaller limit, and searches up to the limit.
     #[must_use]
     pub(crate) fn new(config: &TransportConfig) -> Self {
         let raise_after = (config.mtu_discovery).then_some(config.mtu_discovery_interval);
@@ -99,13 +99,13 @@ impl Mtu {
         mtu
     }
 
-    /// A search from the start, for an unknown path.
+    /// A search that starts over, for an unknown path.
     #[must_use]
     pub(crate) fn anew(&self) -> Self {
         Self::between(self.initial, self.floor, self.limit, self.raise_after)
     }
 
-    /// Lowers the limit to what the peer accepts (max_udp_payload_size, RFC 9000 §18.2).
+    /// Lowers the limit to the size that the peer accepts (max_udp_payload_size, RFC 9000 §18.2).
     pub(crate) fn limit(&mut self, limit: u64) {
         // RFC 9000 §18.2: values below 1200 are invalid and refused before.
         let limit = u16::try_from(limit).unwrap_or(u16::MAX);
@@ -122,22 +122,22 @@ impl Mtu {
         self.current
     }
 
-    /// The size that every path is known to carry, in bytes. Losses of larger packets may mean
-    /// that they do not pass.
+    /// The size that every path is known to carry, in bytes. Losses of larger packets may mean that
+    /// they do not pass.
     #[inline]
     #[must_use]
     pub(crate) const fn floor(&self) -> u16 {
         self.floor
     }
 
-    /// Whether there are sizes of this round that are still to be sent.
+    /// Whether sizes of this round are still to be sent.
     #[inline]
     #[must_use]
     pub(crate) const fn has_planned(&self) -> bool {
         self.planned[0] != 0
     }
 
-    /// Whether there is a size to be probed at `now`.
+    /// Whether a size is to be probed at `now`.
     #[inline]
     #[must_use]
     pub(crate) fn wants_probe(&mut self, now: Time) -> bool {
@@ -160,8 +160,8 @@ impl Mtu {
         false
     }
 
-    /// The largest planned size that fits into `room` bytes; where none does and nothing else is in
-    /// flight (`idle`), the smallest, for a small window may never grow to it.
+    /// The largest planned size that fits into `room` bytes. If none does and nothing else is in
+    /// flight (`idle`), the smallest, because a small window may never grow to it.
     #[must_use]
     pub(crate) fn next_probe(&self, room: u64, idle: bool) -> Option<u16> {
         let mut planned = self.planned.into_iter().filter(|s| *s > 0);
@@ -217,7 +217,7 @@ impl Mtu {
         rose
     }
 
-    /// The probe with this number was lost; that is no sign of congestion (RFC 9000 §14.4).
+    /// The probe with this number was lost, which is not a sign of congestion (RFC 9000 §14.4).
     pub(crate) fn on_probe_lost(&mut self, number: u64) {
         let Some(size) = self.land(number) else {
             return;
@@ -228,7 +228,7 @@ impl Mtu {
                 Some((lost, _)) if *lost < size => {}
                 doubtful => *doubtful = Some((size, 1)),
             }
-            // What is above need not be tried now.
+            // Larger sizes need not be tried now.
             let mut kept = self.planned.into_iter().filter(|s| *s < size && *s > 0);
             self.planned = std::array::from_fn(|_| kept.next().unwrap_or(0));
             if let Some((lost, MAX_PROBES..)) = self.doubtful {
@@ -239,7 +239,7 @@ impl Mtu {
         self.plan_next();
     }
 
-    /// The path is used again: probes that were in flight when it was left are forgotten.
+    /// The path is used again: forgets probes that were in flight when it was left.
     pub(crate) fn resume(&mut self) {
         (self.flying, self.first) = ([(NONE, 0); ROUND], NONE);
         self.plan_next();
@@ -260,12 +260,12 @@ impl Mtu {
         self.is_done = self.planned[0] == 0;
     }
 
-    /// Once a round is over: the next one, between what passes and what does not.
+    /// Once a round is over: the next one, between the sizes that pass and those that do not.
     fn plan_next(&mut self) {
         if self.planned[0] != 0 || self.first != NONE || self.raise_after.is_none() {
             return;
         }
-        // What is above was lost, or is too large.
+        // Larger sizes were lost, or are too large.
         let top = self.doubtful.map_or(self.ceiling, |(lost, _)| lost);
         let gap = top.saturating_sub(self.current);
         if gap < RESOLUTION {
@@ -299,21 +299,21 @@ impl Mtu {
         self.passed = self.passed.max(Some(number));
     }
 
-    /// Whether the loss of a packet of `size` bytes says that large packets may have stopped
-    /// passing.
+    /// Whether the loss of a packet of `size` bytes indicates that large packets may no longer
+    /// pass.
     pub(crate) fn is_suspicious(&self, number: u64, size: u16) -> bool {
         size > self.floor && self.passed < Some(number)
     }
 
     /// Whether a probe timeout should also try a packet of a size that every path carries: after
-    /// `timeouts` in a row, large packets may be what does not pass, and the loss of all packets
-    /// looks the same.
+    /// `timeouts` in a row, the cause may be that large packets do not pass, which looks the same
+    /// as the loss of all packets.
     pub(crate) fn wants_small_probe(&self, timeouts: u32) -> bool {
         self.current > self.floor && (timeouts >= 2 || self.suspicion > 0)
     }
 
     /// Suspicious packets were found lost at once: `true` if the path swallows them, and the search
-    /// begins anew (RFC 8899 §4.3).
+    /// starts over (RFC 8899 §4.3).
     pub(crate) fn on_large_lost(&mut self, packets: u32) -> bool {
         if self.current <= self.floor {
             return false;
@@ -349,8 +349,8 @@ mod tests {
         search_in(u64::MAX, mtu, passes, loses)
     }
 
-    /// The same if the window holds this many bytes; with less than any probe it is one after the
-    /// other.
+    /// The same if the window holds this many bytes; with less than any probe, they go one after
+    /// the other.
     fn search_in(window: u64, mtu: &mut Mtu, passes: u16, loses: u64) -> (u32, u64) {
         let (mut rounds, mut number) = (0, 0);
         while mtu.wants_probe(NOW) {
@@ -401,7 +401,7 @@ mod tests {
                 }
             }
         }
-        // The usual cases take one.
+        // The usual cases take one round.
         for (limit, passes) in [(1472, 1472), (8972, 8972), (65_507, 65_507)] {
             assert_eq!(search(&mut up_to(limit), passes, 0).0, 1);
         }
@@ -523,7 +523,7 @@ mod tests {
             mtu.on_large_lost(BLACK_HOLE_PACKETS);
         }
         assert_eq!(mtu.current(), MIN_UDP_PAYLOAD);
-        // Of another path nothing is known.
+        // Nothing is known about another path.
         assert_eq!(mtu.anew().current(), 1400);
         let small = Mtu::new(&config.max_udp_payload(1300));
         assert_eq!(small.current(), 1300);
@@ -546,7 +546,7 @@ mod tests {
         assert_eq!((mtu.current(), mtu.anew().current()), (1400, 1400));
         search(&mut mtu, 1430, 0);
         assert!((1400..=1430).contains(&mtu.current()));
-        // A peer may want less.
+        // A peer may accept less.
         mtu.limit(1300);
         assert_eq!(mtu.current(), 1300);
         assert!((0..9).all(|_| !mtu.on_large_lost(9)) && !mtu.wants_small_probe(9));

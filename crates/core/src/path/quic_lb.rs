@@ -1,13 +1,13 @@
-//! Connection ids that a load balancer can read a server's number from
+//! Connection ids from which a load balancer can read a server's number
 //! (draft-ietf-quic-load-balancers §3, §5).
 //!
 //! ```text
 //!  first octet: rotation (3 bits), length or random (5 bits) │ server id │ nonce
 //!                                                              sealed together if there is a key
 //! ```
-//! Where workers share the server id, the random bits are drawn so that the octet names the worker
-//! in the way of all ids here ([`worker_of`](crate::worker_of)): the kernel's steering and the
-//! workers' own see no difference. A part of the nonces belongs to each worker (§7.2).
+//! If workers share the server id, the random bits are drawn so that the octet names the worker in
+//! the same way as all ids here ([`worker_of`](crate::worker_of)): the kernel's steering and the
+//! workers' own see no difference. Each worker has its own part of the nonces (§7.2).
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
@@ -16,7 +16,7 @@ use squall_wire::ConnectionId;
 
 use crate::config::QuicLb;
 
-/// Bytes that server id and nonce take together, at most (§5.3).
+/// The most bytes that server id and nonce take together (§5.3).
 const MAX_PLAINTEXT: usize = ConnectionId::MAX_LEN - 1;
 
 /// Makes the ids of one configuration.
@@ -28,7 +28,7 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// For a configuration that was checked.
+    /// For a configuration that has been checked.
     pub(crate) fn new(config: QuicLb, worker: u8, workers: u8) -> Self {
         let cipher = config.key.as_ref().map(|key| Aes128::new(key.into()));
         Self {
@@ -44,8 +44,8 @@ impl Encoder {
         1 + self.config.plaintext_len()
     }
 
-    /// The id number `count`. With a key the number is the nonce, so that no id comes twice;
-    /// without one it is random, for all could see a number grow (§5.4).
+    /// The id number `count`. With a key the number is the nonce, so that no id repeats; without
+    /// one the nonce is random, because a growing number would be visible to all (§5.4).
     pub(crate) fn make(&self, count: u64, rng: &mut impl RngCore) -> ConnectionId {
         let mut nonce = [0; MAX_PLAINTEXT];
         let nonce = &mut nonce[..self.config.nonce_len.min(MAX_PLAINTEXT)];
@@ -60,7 +60,7 @@ impl Encoder {
         self.encode(self.name_worker(rng.next_u32()), nonce)
     }
 
-    /// The nonce number `count` of those that are this worker's, of `len` bytes.
+    /// Nonce number `count` among this worker's, of `len` bytes.
     fn share(&self, count: u64, len: usize) -> u64 {
         let all = 1_u128 << (8 * len.min(8));
         let own = all / u128::from(self.workers);
@@ -109,7 +109,7 @@ fn encrypt(cipher: &Aes128, plaintext: &mut [u8]) {
     halves.join(plaintext);
 }
 
-/// The two halves of a plaintext; of an odd number of bytes they share the middle one, four bits
+/// The two halves of a plaintext; with an odd number of bytes they share the middle one, four bits
 /// each.
 struct Halves {
     left: [u8; 10],
@@ -136,7 +136,7 @@ impl Halves {
         halves
     }
 
-    /// The four bits that belong to the other half.
+    /// Clears the four bits that belong to the other half.
     fn clear(&mut self) {
         if !self.len.is_multiple_of(2) {
             self.left[self.half - 1] &= 0xf0;
@@ -193,7 +193,7 @@ mod tests {
         Encoder::new(config, 0, 1)
     }
 
-    /// What a load balancer does (§5.5).
+    /// Decodes an id as a load balancer does (§5.5).
     fn decode(encoder: &Encoder, id: &[u8]) -> Vec<u8> {
         let mut plaintext = id[1..].to_vec();
         if let Some(cipher) = &encoder.cipher {
@@ -212,8 +212,8 @@ mod tests {
 
     const KEY: &str = "8f95f09245765f80256934e50c66207f";
 
-    // test: draft-ietf-quic-load-balancers §B.1, §B.2. (The second example of §B.1 has half a byte
-    // too few.)
+    // test: draft-ietf-quic-load-balancers §B.1, §B.2. (The second example of §B.1 is half a byte
+    // short.)
     #[test]
     fn vectors_of_the_draft() {
         for (rotation, key, server, nonce, id) in [

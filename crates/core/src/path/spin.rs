@@ -1,5 +1,5 @@
 //! The latency spin bit (RFC 9000 §17.4, RFC 9312 §3.8.2): a square wave whose half period is a
-//! round trip, for observers on the way.
+//! round trip, for on-path observers.
 
 use rand::Rng;
 use squall_wire::Side;
@@ -17,12 +17,12 @@ pub(crate) struct Spin {
 
 impl Spin {
     /// Decides for a new path, or a new connection id of one, whether it spins, if that is `wanted`
-    /// at all. One that does not has a random value for as long as the id is used.
+    /// at all. If not, it has a random value for as long as the id is used.
     pub(crate) fn draw(wanted: bool, rng: &mut impl Rng) -> Self {
         let spins = wanted && !rng.random_ratio(1, STILL);
         Self {
             spins,
-            // RFC 9000 §17.4: a spinning one begins with 0.
+            // RFC 9000 §17.4: a spinning one starts at 0.
             value: !spins && rng.random(),
         }
     }
@@ -34,8 +34,8 @@ impl Spin {
         self.value
     }
 
-    /// A packet of the peer with this bit raised the highest number: a server sends it back, a
-    /// client turns it over.
+    /// A packet from the peer with this bit raised the highest number: a server reflects the bit, a
+    /// client inverts it.
     #[inline]
     pub(crate) fn on_newest(&mut self, side: Side, bit: bool) {
         if self.spins {

@@ -8,7 +8,7 @@ use crate::time::Time;
 /// Challenges sent for one validation.
 const CHALLENGES: usize = 3;
 
-/// Challenges of repeated attempts are this far apart at most.
+/// The longest interval between challenges of repeated attempts.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A challenge that was sent.
@@ -25,15 +25,15 @@ struct Challenge {
 pub(crate) struct Answer {
     /// The round-trip time.
     pub(crate) time: Duration,
-    /// Whether the size that QUIC needs has been shown to pass, too.
+    /// Whether the size that QUIC needs has been shown to pass as well.
     pub(crate) size: bool,
 }
 
-/// A validation that is under way.
+/// A validation in progress.
 #[derive(Debug)]
 pub(crate) struct Validation {
     sent: [Option<Challenge>; CHALLENGES],
-    /// When the next challenge is due; `None`: all are sent.
+    /// When the next challenge is due; `None`: all have been sent.
     next: Option<Time>,
     /// When the attempt is given up.
     expires: Time,
@@ -44,9 +44,9 @@ pub(crate) struct Validation {
 }
 
 impl Validation {
-    /// Begins at `now`; `pto` is the larger of the probe timeouts of the path in use and of a path
-    /// that nothing is known of. RFC 9000 §8.2.4: three of them are waited for; RFC 9000 §8.2.1:
-    /// challenges come no faster than Initials would.
+    /// Begins at `now`; `pto` is the larger of the probe timeouts of the path in use and of an
+    /// unknown path. RFC 9000 §8.2.4: the attempt lasts three of them; RFC 9000 §8.2.1: challenges
+    /// are sent no faster than Initials would be.
     #[must_use]
     pub(crate) fn new(now: Time, pto: Duration, then_move: bool) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Validation {
         }
     }
 
-    /// The next attempt after this one has failed, at half its pace, down to a challenge each 10 s.
+    /// The next attempt after this one failed, at half its pace, down to a challenge every 10 s.
     #[must_use]
     pub(crate) fn again(&self, now: Time) -> Self {
         let interval = (2 * self.interval).min(MAX_INTERVAL);
@@ -91,7 +91,7 @@ impl Validation {
             .map_or(self.expires, |t| t.min(self.expires))
     }
 
-    /// A challenge left in a datagram of `size` bytes.
+    /// A challenge was sent in a datagram of `size` bytes.
     pub(crate) fn on_sent(&mut self, now: Time, data: [u8; 8], size: usize) {
         self.sent.rotate_right(1);
         self.sent[0] = Some(Challenge {
@@ -102,7 +102,7 @@ impl Validation {
         self.next = Some(now + self.interval).filter(|t| *t < self.expires);
     }
 
-    /// Takes a PATH_RESPONSE; `None` if it answers no challenge of this validation.
+    /// Processes a PATH_RESPONSE; `None` if it answers no challenge of this validation.
     #[must_use]
     pub(crate) fn answer(&self, now: Time, data: [u8; 8]) -> Option<Answer> {
         let challenge = self.sent.iter().flatten().find(|c| c.data == data)?;

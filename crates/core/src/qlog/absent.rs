@@ -6,7 +6,7 @@ use super::{Metrics, Packet};
 use crate::error::CloseReason;
 use crate::time::Time;
 
-/// What no connection has.
+/// No connection has one.
 #[derive(Debug)]
 pub(crate) enum Qlog {}
 

@@ -1,9 +1,9 @@
 //! The log of one connection: qlog as a JSON text sequence (RFC 7464), after
 //! draft-ietf-quic-qlog-main-schema and draft-ietf-quic-qlog-quic-events.
 //!
-//! Off, it is an absent box: one branch for a packet. On, it costs what formatting costs, and the
-//! frames of a packet are read a second time from its plaintext. Without the feature `qlog` no
-//! value of [`Qlog`] exists, so everything behind the branch is compiled out.
+//! When off, it is an absent box: one branch per packet. When on, it costs as much as formatting
+//! does, and the frames of a packet are read a second time from its plaintext. Without the feature
+//! `qlog` no value of [`Qlog`] exists, so everything behind the branch is compiled out.
 
 #[cfg(not(feature = "qlog"))]
 mod absent;
@@ -17,7 +17,7 @@ pub(crate) use absent::Qlog;
 #[cfg(feature = "qlog")]
 pub(crate) use writer::Qlog;
 
-/// What `quic:recovery_metrics_updated` reports when it has changed.
+/// The metrics that `quic:recovery_metrics_updated` reports when they have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Metrics {
     pub(crate) min_rtt: f64,
@@ -29,7 +29,7 @@ pub(crate) struct Metrics {
     pub(crate) bytes_in_flight: u64,
 }
 
-/// A packet, as far as events tell of it.
+/// A packet, as far as events describe it.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     not(feature = "qlog"),

@@ -1,4 +1,4 @@
-//! Events as records of JSON.
+//! Events as JSON records.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use crate::config::MIN_UDP_PAYLOAD;
 use crate::error::CloseReason;
 use crate::time::Time;
 
-/// RFC 7464 §2.2: what every record begins with.
+/// RFC 7464 §2.2: the start of every record.
 const RECORD_SEPARATOR: u8 = 0x1e;
 
 /// The log of a connection.
@@ -24,9 +24,9 @@ pub(crate) struct Qlog {
     /// The peer's address and the size of the path, as last logged.
     remote: Option<std::net::SocketAddr>,
     mtu: u16,
-    /// The connection's end is logged. Few records follow, and it is unknown which is the last:
-    /// each goes to the sink's own end, so that the log is complete when the connection is gone,
-    /// whoever still holds what is left of it.
+    /// Whether the connection's end has been logged. Few records follow, and which is the last is
+    /// unknown: each is flushed through the sink, so that the log is complete when the connection
+    /// is gone, even if something still holds the rest of it.
     ended: bool,
 }
 
@@ -101,7 +101,7 @@ impl Qlog {
         self.event(now, "quic:connection_started", data);
     }
 
-    /// Where the peer is and what the path carries, if either has changed.
+    /// Logs where the peer is and what the path carries, if either has changed.
     pub(crate) fn path(&mut self, now: Time, path: Path, id: &ConnectionId, mtu: u16) {
         if self.remote != Some(path.remote) {
             self.remote = Some(path.remote);

@@ -7,10 +7,10 @@ use super::rtt::RttEstimator;
 use crate::space::Space;
 use crate::time::Time;
 
-/// What one pass of loss detection found.
+/// The result of one pass of loss detection.
 #[derive(Debug, Default)]
 pub(crate) struct Lost {
-    /// Numbers, ascending. The buffer is reused from pass to pass.
+    /// Numbers, ascending. The buffer is reused between passes.
     pub(crate) numbers: Vec<u64>,
     /// When the newest of them was sent.
     pub(crate) newest_sent: Time,
@@ -47,8 +47,8 @@ pub(crate) fn detect(
         if number.saturating_add(threshold) <= largest || packet.time_sent + delay <= now {
             lost.numbers.push(number);
             lost.newest_sent = packet.time_sent;
-            // RFC 9002 §7.6.2: nothing sent in between was acknowledged, and both ends ask for
-            // acknowledgement.
+            // RFC 9002 §7.6.2: nothing sent in between was acknowledged, and both ends are
+            // ack-eliciting.
             if number != run_next {
                 run_start = None;
             }
@@ -59,8 +59,7 @@ pub(crate) fn detect(
             }
         } else {
             space.loss_time = Some(packet.time_sent + delay);
-            // Later packets were sent later: those that are lost come first, and the next pass
-            // begins here.
+            // Later packets were sent later: lost ones come first, and the next pass begins here.
             break;
         }
     }

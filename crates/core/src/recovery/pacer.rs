@@ -5,10 +5,10 @@
 //!      ──────────────── fills ───────────────▶ │ … │ ── a quantum is full ──▶ released ──▶ sent
 //! ```
 //!
-//! A pacer that lets single packets out as their time comes would undo every batch above and below
-//! it. This one holds credit back until a quantum is together (see [`quantum`]) and then releases
-//! all there is. What was released and not used stays released: an application that sends little
-//! waits for nothing.
+//! A pacer that releases single packets as their time comes would undo every batch above and below
+//! it. This one holds credit back until it amounts to a quantum (see [`quantum`]) and then releases
+//! all of it. Credit that was released and not used stays released: an application that sends
+//! little waits for nothing.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::time::Time;
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// A quantum is at least what the rate gives in this time. It is less than a tick of the worker's
-/// timers, so that a release comes each tick: with 1 ms one came every other tick, with twice the
-/// burst.
+/// timers, so that there is a release in each tick: with 1 ms there was one in every other tick,
+/// with twice the burst.
 const QUANTUM: Duration = Duration::from_micros(750);
 
 /// Behind a queue that does not drain, a quantum may be what the rate gives in this part of it, ...
@@ -32,14 +32,14 @@ const LONGEST_QUANTUM: Duration = Duration::from_millis(2);
 const SHARE_OF_WINDOW: u64 = 32;
 
 /// A quantum grows by half a bundle, a quarter and so on, for each of these in the minimum RTT: on
-/// a short path a burst is soon gone from its queues (Linux: `tcp_tso_autosize`).
+/// a short path a burst soon leaves the queues (Linux: `tcp_tso_autosize`).
 const SHORT_PATH: Duration = Duration::from_micros(512);
 
-/// Credit for this much time is kept while it is not used. A worker wakes up to a timer tick late
-/// and is busy for a turn; credit cut off in that time would be rate lost.
+/// Unused credit is kept for this much time. A worker wakes up to a timer tick late and is busy for
+/// a turn; credit cut off in that time would be lost rate.
 const CARRIED: Duration = Duration::from_millis(3);
 
-/// Shorter round-trip times are raised to this, because they divide.
+/// Shorter round-trip times are raised to this, because they are used as divisors.
 const MIN_RTT: Duration = Duration::from_micros(1);
 
 /// RFC 9002 §7.2: ten datagrams, at most 14,720 bytes or two datagrams, whichever is larger.
@@ -60,24 +60,24 @@ pub(crate) struct Pacer {
 struct Bucket {
     /// Bytes per second, at least 1.
     rate: u64,
-    /// Bytes earned and not sent.
+    /// Bytes earned but not sent.
     credit: u64,
-    /// The part of the credit that may be used: less than a quantum may remain here, but never
-    /// comes here in the first place.
+    /// The part of the credit that may be used: less than a quantum may remain here, but is never
+    /// released as such.
     released: u64,
     quantum: u64,
-    /// The congestion window was full at some time since `credited_until`.
+    /// Whether the congestion window was full at some time since `credited_until`.
     window_full: bool,
-    /// Up to when the rate has been credited; the fraction of a byte is left over.
+    /// Up to when the rate has been credited; fractions of a byte carry over.
     credited_until: Time,
 }
 
-/// What congestion control allows.
+/// The limits from congestion control.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowed {
-    /// Bytes per second, where congestion control says it.
+    /// Bytes per second, if congestion control sets it.
     pub(crate) rate: Option<u64>,
-    /// Bytes per second that all connections together send to the same address; 0: not known.
+    /// Bytes per second that all connections together send to the same address; 0: unknown.
     pub(crate) together: u64,
     /// The congestion window, in bytes.
     pub(crate) window: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Allowed {
 }
 
 impl Pacer {
-    /// A pacer; not `enabled`, it lets everything pass.
+    /// A pacer; if not `enabled`, it lets everything pass.
     pub(crate) fn new(enabled: bool) -> Self {
         Self {
             enabled,
@@ -96,7 +96,7 @@ impl Pacer {
         }
     }
 
-    /// Bytes that may be sent now; `u64::MAX` when pacing is off. Less than a datagram is given as
+    /// Bytes that may be sent now; `u64::MAX` if pacing is off. Less than a datagram is returned as
     /// 0.
     ///
     /// `max_datagram` is the size of a packet and `max_bundle` that of the largest GSO bundle, in
@@ -120,11 +120,11 @@ impl Pacer {
             return u64::MAX;
         }
         let by_window = rate.is_none();
-        // RFC 9002 §7.7: N is 1.25, so that the window is used up in spite of variations of the
-        // RTT; 2 in slow start, where the window doubles while its bytes are on the way. There the
-        // minimum RTT counts: a handshake that waited for its end's CPU leaves a smoothed RTT of
-        // many times the path's, and at the rate of that one the window is never used, so that it
-        // does not grow.
+        // RFC 9002 §7.7: N is 1.25, so that the window is used up despite variations of the RTT; 2
+        // in slow start, where the window doubles while its bytes are on the way. There the minimum
+        // RTT counts: a handshake that waited for the CPU of its end leaves a smoothed RTT many
+        // times that of the path, and at that rate the window would never be used, and so would not
+        // grow.
         let rate = rate.unwrap_or_else(|| {
             let (gain, rtt) = match slow_start {
                 true if rtt.has_sample() => (8, rtt.min()),
@@ -144,7 +144,7 @@ impl Pacer {
             max_datagram,
         ));
         // RFC 9002 §7.7: bursts are limited to the initial window, which is all that may leave
-        // before the path is known; later, to what a late worker needs where that is more.
+        // before the path is known; later, to what a late worker needs, if that is more.
         let burst = initial_window(max_datagram);
         let capacity = if rtt.has_sample() {
             burst.max(bytes_in(rate, CARRIED).saturating_add(quantum))
@@ -163,14 +163,14 @@ impl Pacer {
         let window_full = std::mem::take(&mut bucket.window_full);
         if path_empty && by_window && !window_full {
             // An exchange of short messages, whose round trips are shorter than the smoothed one,
-            // would wait for credit with nothing on the way: responses of 10 kB right after a
+            // would wait for credit with nothing in flight: responses of 10 kB right after a
             // handshake waited a millisecond each.
             bucket.credit = bucket.credit.max(burst);
             bucket.released = bucket.released.max(burst);
         }
         if window_full && !slow_start {
-            // Not less than the time of a quantum: where bundles are short for the rate, the window
-            // may open for many.
+            // At least what the rate gives in a quantum's time: if bundles are short for the rate,
+            // the window may open for many.
             let kept = quantum.max(bytes_in(rate, QUANTUM));
             bucket.credit = bucket.credit.min(kept);
         }
@@ -183,7 +183,7 @@ impl Pacer {
         }
     }
 
-    /// `bytes` were sent. Packets that go past the budget (probes, RFC 9002 §7.5) are counted too.
+    /// `bytes` were sent. Packets that exceed the budget (probes, RFC 9002 §7.5) are counted too.
     pub(crate) fn on_sent(&mut self, bytes: u64) {
         if let Some(bucket) = &mut self.bucket {
             bucket.credit = bucket.credit.saturating_sub(bytes);
@@ -193,19 +193,19 @@ impl Pacer {
 
     /// There is data to send, but the congestion window is full.
     ///
-    /// The rate is above what the window gives, so the credit of this time would never be used up,
-    /// and each acknowledgement would let out at once as many packets as it covers. A burst that
-    /// meets a full queue loses packets there, while another sender's packets pass that come one by
-    /// one. Outside of slow start, only a quantum or the worth of its time is kept for what comes
-    /// next, whichever is more.
+    /// The rate is above what the window allows, so the credit of this time would never be used up,
+    /// and each acknowledgement would release at once as many packets as it covers. Such a burst
+    /// loses packets in a full queue, while packets that another sender sends one by one pass.
+    /// Outside of slow start, only a quantum or its time's worth of credit is kept, whichever is
+    /// more.
     pub(crate) fn on_window_full(&mut self) {
         if let Some(bucket) = &mut self.bucket {
             bucket.window_full = true;
         }
     }
 
-    /// When the next quantum is full, to be asked for after [`budget`](Self::budget) gave 0 or was
-    /// used up; `None` when nothing holds the sender back.
+    /// When the next quantum is full; call it after [`budget`](Self::budget) returned 0 or was used
+    /// up. `None` if nothing holds the sender back.
     pub(crate) fn next_release(&self, now: Time) -> Option<Time> {
         let bucket = self.bucket.as_ref()?;
         let missing = bucket.quantum.saturating_sub(bucket.credit);
@@ -218,13 +218,13 @@ impl Pacer {
     }
 }
 
-/// How many bytes are let out at once.
+/// How many bytes are released at once.
 ///
-/// What the rate gives in 750 µs, or a share of the window where that is more, but then no more
-/// than the initial window, which RFC 9002 §7.7 allows as a burst; and more on short paths. At most
-/// a bundle; but behind a long queue, by which the smoothed RTT exceeds the minimum, at least what
-/// an eighth of it takes. At most half the window, at least two packets, which go before one
-/// bundle: without GSO a bundle is one packet.
+/// What the rate gives in 750 µs, or a share of the window if that is more, but then no more than
+/// the initial window, which RFC 9002 §7.7 allows as a burst; and more on short paths. At most a
+/// bundle; but behind a long queue, by which the smoothed RTT exceeds the minimum, at least what an
+/// eighth of it takes. At most half the window, at least two packets, which takes precedence over
+/// one bundle: without GSO a bundle is one packet.
 fn quantum(
     rate: u64,
     window: u64,
@@ -258,7 +258,7 @@ fn quantum(
         .max(2 * u64::from(max_datagram))
 }
 
-/// How many bytes one of many connections to an address lets out at once: what they send together
+/// How many bytes one of many connections to an address releases at once: what they send together
 /// in a quantum's time. The path sees such bursts anyway, from one connection or from several. At
 /// most the window, and the initial one.
 fn shared_quantum(together: u64, window: u64, max_datagram: u16) -> u64 {
@@ -268,7 +268,7 @@ fn shared_quantum(together: u64, window: u64, max_datagram: u16) -> u64 {
 }
 
 impl Bucket {
-    /// Credits the time up to `now`: at the rate that was in force, then the new one takes over.
+    /// Credits the time up to `now` at the previous rate; then the new one takes over.
     fn fill(&mut self, now: Time, rate: u64, capacity: u64) {
         let elapsed = now - self.credited_until;
         let earned = bytes_in(self.rate, elapsed);
@@ -293,7 +293,7 @@ impl Bucket {
     }
 }
 
-/// What `rate` (bytes per second) gives in `time`.
+/// The bytes that `rate` (bytes per second) gives in `time`.
 fn bytes_in(rate: u64, time: Duration) -> u64 {
     let bytes = u128::from(rate).saturating_mul(time.as_nanos()) / NANOS_PER_SECOND;
     u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -324,7 +324,7 @@ mod tests {
     }
 
     /// A sender with endless data that sends all it may in whole datagrams and wakes `late` after
-    /// it was asked to. Returns each wake-up's time (ns) and bytes.
+    /// the requested time. Returns each wake-up's time (ns) and bytes.
     fn send(
         pacer: &mut Pacer,
         window: u64,
@@ -388,7 +388,7 @@ mod tests {
             );
             let gain = if slow_start { 2.0 } else { 1.25 };
             let rate = gain * window as f64 / (rtt_us as f64 / 1e6);
-            // No path here is so short that a quantum grows for it.
+            // No path here is short enough for the quantum to grow.
             let allowed = (window as f64 / 32.0).min(12_000.0);
             let quantum = (rate * 0.000_75)
                 .max(allowed)
@@ -458,8 +458,8 @@ mod tests {
         assert!((sent as f64 / expected - 1.0).abs() < 0.01, "{sent}");
     }
 
-    // test: RFC 9002 §7.7 — what acknowledgements make room for is paced, too: they come rarely,
-    // and the window is full before.
+    // test: RFC 9002 §7.7 — room made by acknowledgements is paced, too: they come rarely, and the
+    // window is full before.
     #[test]
     fn a_full_window_opens_for_no_burst() {
         // 200 packets of 1,200 bytes in 50 ms: 4,500 bytes in 750 µs, less than the window's 32nd.
@@ -468,7 +468,7 @@ mod tests {
             let mut pacer = Pacer::new(true);
             let (mut now, mut room, mut sent) = (Time::from_nanos(START), 0, 0);
             let mut largest = 0;
-            // An acknowledgement of 25 packets each eighth of a round trip.
+            // An acknowledgement of 25 packets every eighth of a round trip.
             for ack in 1..=80 {
                 room += 25 * u64::from(DATAGRAM);
                 let next_ack = Time::from_nanos(START + ack * 6_250_000);
@@ -562,7 +562,7 @@ mod tests {
         let sent_in_a_round_trip = |slow_start| {
             let (mut pacer, round_trip) = (Pacer::new(true), Duration::from_micros(100));
             let late = Duration::ZERO;
-            // What may leave at the start is gone.
+            // The data that may leave at the start has left.
             pacer.budget(
                 Time::from_nanos(START),
                 &allowed(window, slow_start),
@@ -582,7 +582,7 @@ mod tests {
     // test: RFC 9002 §7.7 — with nothing in flight, the initial window may leave at once.
     #[test]
     fn an_empty_path_takes_the_initial_window() {
-        // What leaves of 10,000 bytes a fifth of the smoothed round trip after the last ones.
+        // How much of 10,000 bytes leaves a fifth of the smoothed round trip after the last ones.
         let (rtt, window) = (rtt(1_000), 14_400);
         let sent = |path_empty, rate, window_full| {
             let mut pacer = Pacer::new(true);
@@ -606,8 +606,7 @@ mod tests {
         };
         assert_eq!(sent(true, None, false), [9_600; 3]);
         assert!(sent(false, None, false)[2] < 9_600);
-        // A sender of bulk data keeps its spacing, and a rate that congestion control has set is
-        // a limit.
+        // A sender of bulk data keeps its spacing, and a rate set by congestion control is a limit.
         assert!(sent(true, None, true)[2] < 9_600);
         assert!(sent(true, Some(1_000_000), false)[2] < 9_600);
     }

@@ -7,9 +7,9 @@
 //!  sixteen losses without a late packet ──▶ thresholds fall back
 //! ```
 //!
-//! An episode is what one reduction of the congestion window answers to: the losses that caused it
-//! and those that come to light in its recovery period. Only if all of them were spurious was the
-//! reduction a mistake.
+//! An episode consists of the losses that caused one reduction of the congestion window, and those
+//! discovered in its recovery period. Only if all of them were spurious was the reduction a
+//! mistake.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -19,16 +19,16 @@ use super::rtt::{GRANULARITY, RttEstimator};
 use crate::config::TransportConfig;
 use crate::time::Time;
 
-/// Parts of a round trip in which the time threshold is kept, so that no run of acknowledgements
+/// The time threshold is kept in these parts of a round trip, so that no run of acknowledgements
 /// needs floating point; 9/8 is a multiple.
 const THRESHOLD_UNIT: u32 = 128;
-/// Ranges of lost packets that are remembered: what makes the memory and the search bounded.
+/// Ranges of lost packets that are remembered, which bounds memory and search.
 const MAX_REMEMBERED: usize = 256;
-/// Losses without a late packet after which reordering counts as over; RFC 8985 §6.2 takes as many
+/// Losses without a late packet after which reordering counts as over; RFC 8985 §6.2 uses as many
 /// recoveries.
 const CALM: u32 = 16;
 
-/// Packets with neighbouring numbers that were sent at a time and declared lost.
+/// Packets with neighbouring numbers that were sent at the same time and declared lost.
 #[derive(Clone, Copy, Debug)]
 struct LostRange {
     first: u64,
@@ -44,7 +44,7 @@ impl LostRange {
     }
 }
 
-/// What an acknowledgement says about losses declared before.
+/// What an acknowledgement reveals about losses declared before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spurious {
     /// Packets that were not lost.
@@ -53,15 +53,15 @@ pub(crate) struct Spurious {
     pub(crate) bytes: u64,
     /// The newest of them that was larger than any path is known to carry.
     pub(crate) large: Option<u64>,
-    /// Whether no loss of the episode is left: the reduction is to be undone.
+    /// Whether no loss of the episode remains: the reduction is to be undone.
     pub(crate) undo: bool,
 }
 
-/// The reordering of a path, as far as it is known.
+/// What is known about the reordering of a path.
 #[derive(Clone, Debug)]
 pub(crate) struct Reordering {
     packet_threshold: u64,
-    /// What it is without any reordering.
+    /// The threshold without any reordering.
     least: u64,
     /// kTimeThreshold, in `THRESHOLD_UNIT`ths.
     time_threshold: u32,
@@ -81,13 +81,13 @@ pub(crate) struct Reordering {
 }
 
 impl Reordering {
-    /// A path that has shown none so far.
+    /// A path that has shown no reordering so far.
     pub(crate) fn new(config: &TransportConfig) -> Self {
         let least = config.packet_threshold.into();
         Self {
             packet_threshold: least,
             least,
-            // Within 1 and 8, as the configuration is checked.
+            // Between 1 and 8, as the configuration is checked.
             time_threshold: (config.time_threshold * THRESHOLD_UNIT as f32) as u32,
             patience: Duration::ZERO,
             calm: 0,
@@ -103,7 +103,7 @@ impl Reordering {
         base * self.time_threshold / THRESHOLD_UNIT
     }
 
-    /// kPacketThreshold (RFC 9002 §6.1.1), raised by what was observed.
+    /// kPacketThreshold (RFC 9002 §6.1.1), raised by observed reordering.
     pub(crate) fn packet_threshold(&self) -> u64 {
         self.packet_threshold
     }
@@ -143,7 +143,7 @@ impl Reordering {
         self.open = Some(ranges.map(LostRange::count).sum());
     }
 
-    /// The reduction was right in any case, or is no longer in force.
+    /// The reduction was justified in any case, or is no longer in force.
     pub(crate) fn end_episode(&mut self) {
         self.open = None;
     }
@@ -175,8 +175,8 @@ impl Reordering {
         self.lost.front().map(|range| range.first)
     }
 
-    /// A packet that was sent at `time_sent` is acknowledged for the first time, though `distance`
-    /// numbers above it were before.
+    /// A packet sent at `time_sent` is acknowledged for the first time, although numbers up to
+    /// `distance` above it were acknowledged before.
     pub(crate) fn on_late(
         &mut self,
         now: Time,
@@ -197,7 +197,7 @@ impl Reordering {
         }
     }
 
-    /// Packets of a range are acknowledged, `largest` being the largest number that is.
+    /// Packets of a range are acknowledged; `largest` is the largest acknowledged number.
     pub(crate) fn on_acked(
         &mut self,
         now: Time,
@@ -284,7 +284,7 @@ mod tests {
             reordering.on_lost(number, ms(0), 1000);
         }
         reordering.begin_episode(3);
-        // Found in the recovery period.
+        // Discovered in the recovery period.
         reordering.on_lost(12, ms(1), 1000);
         assert_eq!(reordering.lost.len(), 3);
         let spurious = acked(&mut reordering, 90, 4..=9);
@@ -339,8 +339,8 @@ mod tests {
         assert_eq!(reordering.loss_delay(&rtt), Duration::from_millis(90));
     }
 
-    /// Whatever is lost and acknowledged, a set of numbers says the same, and no more ranges than
-    /// allowed are held.
+    /// Whatever is lost and acknowledged, a plain set of numbers gives the same result, and no more
+    /// ranges than allowed are held.
     #[test]
     fn ranges_hold_what_a_set_holds() {
         let mut next = crate::common::numbers(7);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// kGranularity, the resolution that timers are trusted with (RFC 9002 §6.1.2).
+/// kGranularity, the assumed resolution of timers (RFC 9002 §6.1.2).
 pub(crate) const GRANULARITY: Duration = Duration::from_millis(1);
 
 /// An estimate of the round-trip time, from samples.
@@ -28,9 +28,9 @@ impl RttEstimator {
         }
     }
 
-    /// Takes one sample: the time from sending the largest newly acknowledged packet to its
-    /// acknowledgement. `ack_delay` is what the peer says it held the acknowledgement back, capped
-    /// by the caller at the peer's max_ack_delay once the handshake is confirmed (RFC 9002 §5.3).
+    /// Adds one sample: the time from sending the largest newly acknowledged packet to its
+    /// acknowledgement. `ack_delay` is the delay reported by the peer, capped by the caller at the
+    /// peer's max_ack_delay once the handshake is confirmed (RFC 9002 §5.3).
     pub(crate) fn update(&mut self, sample: Duration, ack_delay: Duration) {
         self.latest = sample;
         if !self.has_sample {
@@ -40,7 +40,7 @@ impl RttEstimator {
             self.var = sample / 2;
             return;
         }
-        // RFC 9002 §5.2: min_rtt takes no account of the delay that the peer reports.
+        // RFC 9002 §5.2: min_rtt ignores the delay that the peer reports.
         self.min = self.min.min(sample);
         // RFC 9002 §5.3: never subtract so much that the result is below min_rtt.
         let adjusted = if sample >= self.min + ack_delay {
@@ -80,12 +80,12 @@ impl RttEstimator {
         self.smoothed + (self.var * 4).max(GRANULARITY)
     }
 
-    /// Whether a sample was taken.
+    /// Whether there has been a sample.
     pub(crate) fn has_sample(&self) -> bool {
         self.has_sample
     }
 
-    /// Forgets the minimum: after persistent congestion the path may be another one, so min_rtt
+    /// Forgets the minimum: after persistent congestion the path may be a different one, so min_rtt
     /// starts again at the newest sample (RFC 9002 §5.2).
     pub(crate) fn reset_min(&mut self) {
         self.min = self.latest;
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(rtt.pto_base(), ms(333) + ms(333) * 2);
         rtt.update(ms(40), ms(25));
         assert!(rtt.has_sample());
-        // The first sample is taken whole, whatever delay is reported.
+        // The first sample is used in full, whatever delay is reported.
         assert_eq!((rtt.smoothed(), rtt.var()), (ms(40), ms(20)));
         assert_eq!((rtt.latest(), rtt.min()), (ms(40), ms(40)));
         assert_eq!(rtt.pto_base(), ms(40) + ms(80));

@@ -1,5 +1,5 @@
-//! One packet number space (RFC 9000 §12.3): numbers received and owed an acknowledgement, packets
-//! sent and open, and the CRYPTO stream of its level.
+//! One packet number space (RFC 9000 §12.3): received numbers and whether an acknowledgement is
+//! owed, sent packets that are not settled, and the CRYPTO stream of its level.
 
 pub(crate) mod received;
 pub(crate) mod sent;
@@ -53,7 +53,7 @@ impl<T> IndexMut<SpaceId> for PerSpace<T> {
 /// State of one packet number space.
 #[derive(Default)]
 pub(crate) struct Space {
-    /// Keys of the level; for the data space those of 0-RTT, for the key ring has the others.
+    /// Keys of the level; in the data space only the 0-RTT keys, as the key ring holds the others.
     pub(crate) keys: Option<LevelKeys>,
     /// Whether the keys were dropped: late packets are ignored (RFC 9001 §4.9).
     pub(crate) discarded: bool,
@@ -69,7 +69,7 @@ pub(crate) struct Space {
     pub(crate) last_eliciting: Time,
     /// Probe packets owed after a probe timeout (RFC 9002 §6.2.4).
     pub(crate) probes: u8,
-    /// Acknowledgements of the handshake sent since the peer last sent TLS something new.
+    /// Acknowledgements of the handshake sent since the peer last sent something new to TLS.
     pub(crate) idle_acks: u32,
     /// Handshake bytes to be sent.
     pub(crate) crypto_send: SendBuffer,
@@ -78,7 +78,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// Asks for the records of the packets that were sent and received last.
+    /// Prefetches the records of the packets that were sent and received last.
     #[inline]
     pub(crate) fn prefetch(&self) {
         self.sent.prefetch();
@@ -93,7 +93,7 @@ impl Space {
         }
     }
 
-    /// Drops keys and all that is open (RFC 9001 §4.9); returns the bytes that were in flight.
+    /// Drops the keys and all records (RFC 9001 §4.9); returns the bytes that were in flight.
     pub(crate) fn discard(&mut self) -> u64 {
         self.discarded = true;
         self.keys = None;
@@ -106,9 +106,9 @@ impl Space {
 
 /// Keys of both directions of one level.
 pub(crate) struct LevelKeys {
-    /// What this end seals with.
+    /// The keys with which this end seals.
     pub(crate) local: Keys,
-    /// What this end opens with.
+    /// The keys with which this end opens.
     pub(crate) remote: Keys,
 }
 

@@ -1,7 +1,7 @@
 //! Packet numbers received in one space, and the decision when to acknowledge them.
 //!
-//! The decision is taken once a received run (step 6 of the receive trip, `ARCHITECTURE.md`), not
-//! once a packet.
+//! The decision is made once per received run (step 6 of the receive trip, `ARCHITECTURE.md`), not
+//! once per packet.
 
 use squall_protect::prefetch;
 use squall_wire::Ecn;
@@ -22,17 +22,17 @@ enum Owed {
     Now,
 }
 
-/// When acknowledgements are due: what RFC 9000 §13.2 says, or what the peer asked for
+/// When acknowledgements are due: as in RFC 9000 §13.2, or as requested by the peer
 /// (draft-ietf-quic-ack-frequency).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AckPolicy {
-    /// The largest number of a request that was followed.
+    /// The largest sequence number of a request that was followed.
     pub(crate) sequence: Option<u64>,
     /// Ack-eliciting packets that may arrive without an immediate acknowledgement.
     pub(crate) eliciting_threshold: u64,
-    /// The longest time for which an acknowledgement is delayed.
+    /// The longest time by which an acknowledgement is delayed.
     pub(crate) max_ack_delay: Duration,
-    /// How far packets may be out of order before they are acknowledged at once; 0 is any distance.
+    /// How far packets may be out of order before they are acknowledged at once; 0: any distance.
     pub(crate) reordering_threshold: u64,
 }
 
@@ -61,12 +61,12 @@ impl AckPolicy {
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedPackets {
     numbers: RangeSet,
-    /// Those of them that are never acknowledged: the packets were dropped after some of their
-    /// frames had acted. The sender repeats their contents under other numbers; a copy must not
-    /// take effect a second time.
+    /// The numbers among them that are never acknowledged: the packets were dropped after some of
+    /// their frames had taken effect. The sender repeats their contents under other numbers; a copy
+    /// must not take effect a second time.
     unacknowledged: RangeSet,
-    /// Numbers below were received or given up: the oldest ranges are forgotten beyond
-    /// `MAX_ACK_RANGES`.
+    /// Numbers below were received or given up: ranges beyond `MAX_ACK_RANGES` are forgotten,
+    /// oldest first.
     forgotten_below: u64,
     /// Numbers below need not be reported again: the peer has seen their acknowledgement (RFC 9000
     /// §13.2.4).
@@ -78,20 +78,20 @@ pub(crate) struct ReceivedPackets {
     largest_reported: Option<u64>,
     eliciting_since_ack: u32,
     out_of_order: bool,
-    /// The lowest number below the largest that has come since.
+    /// The lowest number below the largest that has arrived since.
     lowest_late: Option<u64>,
     /// Whether an ack-eliciting packet was marked CE since, and whether the one before it was not.
     marked: bool,
     newly_marked: bool,
     last_marked: bool,
-    /// Whether the peer asked for an acknowledgement at once (IMMEDIATE_ACK).
+    /// Whether the peer asked for an immediate acknowledgement (IMMEDIATE_ACK).
     asked: bool,
     owed: Owed,
     ecn: EcnCounts,
     ecn_seen: bool,
 }
 
-/// A range of received numbers without those that are left out, in pieces, the highest first.
+/// A range of received numbers without the omitted ones, in pieces, highest first.
 #[derive(Clone)]
 struct Reported<'a> {
     rest: Range<u64>,
@@ -116,7 +116,7 @@ impl Iterator for Reported<'_> {
 }
 
 impl ReceivedPackets {
-    /// Asks for the highest range.
+    /// Prefetches the highest range.
     #[inline]
     pub(crate) fn prefetch(&self) {
         if let Some(range) = self.numbers.last() {
@@ -146,7 +146,7 @@ impl ReceivedPackets {
         } else {
             let lowest = self.lowest_late.map_or(number, |known| known.min(number));
             self.lowest_late = Some(lowest);
-            // The peer may have declared it lost: it learns that it was not.
+            // The peer may have declared it lost: tell it that it was not.
             self.reported_below = self.reported_below.min(number);
         }
         if number != expected {
@@ -168,8 +168,8 @@ impl ReceivedPackets {
         self.unacknowledged.shed();
     }
 
-    /// Omits the number that `insert` has just recorded from all acknowledgements: the packet is
-    /// dropped.
+    /// Omits the number that `insert` has just recorded from all acknowledgements, because the
+    /// packet is dropped.
     pub(crate) fn leave_out(&mut self, number: u64) {
         if self.largest() == Some(number) {
             self.largest_time = self.largest_time_before;
@@ -180,7 +180,7 @@ impl ReceivedPackets {
         self.unacknowledged.remove(0..self.forgotten_below);
         while self.unacknowledged.len() > MAX_ACK_RANGES {
             if let Some(range) = self.unacknowledged.pop_first() {
-                // Neither processed nor acknowledged any more.
+                // They are no longer processed or acknowledged.
                 self.forgotten_below = range.end;
                 self.numbers.remove(0..range.end);
             }
@@ -195,7 +195,7 @@ impl ReceivedPackets {
     }
 
     /// Records `count` opened packets that follow the largest number, all ack-eliciting and with
-    /// the same ECN mark: what `insert` and `note` would do for each.
+    /// the same ECN mark: equivalent to `insert` and `note` for each.
     pub(crate) fn extend(&mut self, count: u32, ecn: Ecn, now: Time) {
         let Some(next) = self.numbers.last().map(|r| r.end).filter(|_| count > 0) else {
             return;
@@ -231,12 +231,12 @@ impl ReceivedPackets {
         self.ecn_seen = true;
     }
 
-    /// The peer asks for an acknowledgement at once (draft-ietf-quic-ack-frequency §5).
+    /// The peer asks for an immediate acknowledgement (draft-ietf-quic-ack-frequency §5).
     pub(crate) const fn ask(&mut self) {
         self.asked = true;
     }
 
-    /// The one decision of a received run: acknowledge now, or within the policy's delay of `now`.
+    /// The one decision per received run: acknowledge now, or within the policy's delay from `now`.
     pub(crate) fn settle(&mut self, now: Time, policy: &AckPolicy) {
         if self.eliciting_since_ack == 0 {
             self.forget_reasons();
@@ -249,7 +249,7 @@ impl ReceivedPackets {
             distance => self.is_reordered(distance),
         };
         // RFC 9000 §13.2.1: congestion is reported at once; draft-ietf-quic-ack-frequency §6.3:
-        // when it begins.
+        // only its beginning is.
         let congested = match policy.eliciting_threshold {
             0..=1 => self.marked,
             _ => self.newly_marked,
@@ -263,12 +263,12 @@ impl ReceivedPackets {
     }
 
     /// draft-ietf-quic-ack-frequency §6.2: whether a gap reaches back as far as `distance` and is
-    /// not reported yet, or something came that had been reported as missing from as far.
+    /// not reported yet, or a packet arrived that had been reported as missing from as far.
     fn is_reordered(&self, distance: u64) -> bool {
         let Some(largest) = self.largest() else {
             return false;
         };
-        // Numbers up to here were reported from far enough already.
+        // Numbers up to here have already been reported from far enough.
         let reported = self.largest_reported.map(|r| r.saturating_sub(distance));
         let late = self.lowest_late.zip(reported);
         if late.is_some_and(|(lowest, reported)| lowest <= reported) {
@@ -287,7 +287,7 @@ impl ReceivedPackets {
         (self.marked, self.newly_marked, self.asked) = (false, false, false);
     }
 
-    /// Whether an acknowledgement must go out now.
+    /// Whether an acknowledgement must be sent now.
     #[must_use]
     pub(crate) fn must_ack(&self, now: Time) -> bool {
         match self.owed {
@@ -297,13 +297,13 @@ impl ReceivedPackets {
         }
     }
 
-    /// Whether an acknowledgement is owed at all, so that it rides along with other frames.
+    /// Whether an acknowledgement is owed at all, so that it can go with other frames.
     #[must_use]
     pub(crate) fn may_ack(&self) -> bool {
         self.eliciting_since_ack > 0
     }
 
-    /// When an acknowledgement held back must go out.
+    /// When a delayed acknowledgement must be sent.
     #[must_use]
     pub(crate) const fn deadline(&self) -> Option<Time> {
         match self.owed {
@@ -312,7 +312,7 @@ impl ReceivedPackets {
         }
     }
 
-    /// The ranges to report, descending, as an ACK frame wants them.
+    /// The ranges to report, in descending order as in an ACK frame.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + Clone + '_ {
         let below = self.reported_below;
         let received = self.numbers.iter().rev();
@@ -351,7 +351,7 @@ impl ReceivedPackets {
         self.forget_reasons();
     }
 
-    /// The peer has seen our acknowledgement up to `largest`: ranges wholly below it need no
+    /// The peer has seen our acknowledgement up to `largest`: ranges entirely below it need no
     /// further report.
     pub(crate) fn on_ack_acked(&mut self, largest: u64) {
         self.reported_below = self.reported_below.max(largest);
@@ -399,8 +399,8 @@ mod tests {
         assert!(received.must_ack(now), "a gap is reported at once");
     }
 
-    /// Whether each of these packets is acknowledged at once, when nothing but reordering is a
-    /// reason to.
+    /// Whether each of these packets is acknowledged at once, if reordering is the only possible
+    /// reason.
     fn at_once(distance: u64, numbers: &[u64]) -> Vec<bool> {
         let policy = AckPolicy {
             eliciting_threshold: 1000,

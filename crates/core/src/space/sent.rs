@@ -1,9 +1,8 @@
 //! Packets sent and not yet settled, in a ring indexed by packet number.
 //!
-//! A packet's record is 24 bytes and its frames lie in a second ring, in sending order, so that
-//! neither sending nor acknowledging allocates once both rings have grown. A frame is remembered as
-//! ids and ranges, never as bytes: a loss re-queues what the frame said, not the packet (RFC 9000
-//! §13.3).
+//! A packet's record is 24 bytes and its frames are in a second ring, in sending order, so neither
+//! sending nor acknowledging allocates once both rings have grown. A frame is remembered as ids and
+//! ranges, never as bytes: a loss re-queues what the frame said, not the packet (RFC 9000 §13.3).
 
 use std::collections::VecDeque;
 
@@ -13,8 +12,8 @@ use squall_wire::{StreamId, varint};
 use crate::sent_frame::SentFrame;
 use crate::time::Time;
 
-/// The first packet number that no bundle begins with: RFC 9000 §12.3 ends the numbers at 2^62 - 1,
-/// and a connection that is closing says so a few times more.
+/// The first packet number that no bundle begins with: in RFC 9000 §12.3 the numbers end at 2^62 -
+/// 1, and a closing connection sends a few more packets.
 const LAST: u64 = varint::MAX - 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,18 +31,18 @@ enum State {
 pub(crate) struct SentPacket {
     /// When it was sent.
     pub(crate) time_sent: Time,
-    /// The mark of its first frame; once it is acknowledged, a number up to which all that follow
-    /// it are acknowledged too.
+    /// The mark of its first frame; once the packet is acknowledged, a number up to which all that
+    /// follow it are acknowledged too.
     first_frame: u64,
-    /// Its size in bytes, counted in flight; 0 if congestion control does not count it.
+    /// Its size in bytes, counted as in flight; 0 if congestion control does not count it.
     pub(crate) size: u16,
-    /// How many frames are remembered of it.
+    /// The number of its frames that are remembered.
     pub(crate) frames: u16,
     state: State,
     /// Whether it asks for an acknowledgement.
     pub(crate) ack_eliciting: bool,
-    /// The flow that it belongs to (`path::Flow`): congestion control and round-trip times are a
-    /// path's own (RFC 9000 §9.4).
+    /// The flow that it belongs to (`path::Flow`): congestion control and round-trip times are per
+    /// path (RFC 9000 §9.4).
     pub(crate) flow: u8,
     /// Whether the congestion window, not the application, limited sending at that time (RFC 9002
     /// §7.8).
@@ -62,7 +61,7 @@ impl SentPacket {
         packet
     }
 
-    /// An ack-eliciting packet of `size` bytes, with one frame that is still to be named.
+    /// An ack-eliciting packet of `size` bytes, with one frame still to be recorded.
     pub(crate) const fn with_one_frame(
         time_sent: Time,
         size: u16,
@@ -82,7 +81,7 @@ impl SentPacket {
     }
 }
 
-/// How a packet number answered an acknowledgement.
+/// The result of acknowledging a packet number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Acked {
     /// First acknowledgement of an outstanding packet.
@@ -95,8 +94,8 @@ pub(crate) enum Acked {
     NeverSent,
 }
 
-/// Packets that were acknowledged one after the other and carried the bytes of one stream from
-/// `start` to `end`.
+/// Packets that were acknowledged in sequence and carried the bytes of one stream from `start` to
+/// `end`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckedRun {
     /// How many.
@@ -117,15 +116,15 @@ pub(crate) struct AckedRun {
     pub(crate) end: u64,
 }
 
-/// The packets of one packet number space that were sent and are not yet settled.
+/// The packets of one packet number space that were sent but are not yet settled.
 #[derive(Debug, Default)]
 pub(crate) struct SentPackets {
     base: u64,
     packets: VecDeque<SentPacket>,
     frame_base: u64,
     frames: VecDeque<SentFrame>,
-    /// No lower number is outstanding. It only ever rises, so that looking for losses visits a
-    /// packet once.
+    /// No lower number is outstanding. It only ever rises, so loss detection visits a packet only
+    /// once.
     oldest_outstanding: u64,
     outstanding_eliciting: usize,
     /// The number after the last one sealed.
@@ -134,7 +133,7 @@ pub(crate) struct SentPackets {
 }
 
 impl SentPackets {
-    /// Asks for the records of the oldest and the newest packet.
+    /// Prefetches the records of the oldest and the newest packet.
     #[inline]
     pub(crate) fn prefetch(&self) {
         for packet in self.packets.front().into_iter().chain(self.packets.back()) {
@@ -197,13 +196,13 @@ impl SentPackets {
         self.base + self.packets.len() as u64
     }
 
-    /// Records held: packets whose fate is open, and settled ones between them.
+    /// Number of records: packets whose fate is open, and settled ones between them.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Ack-eliciting packets whose fate is open.
+    /// Number of ack-eliciting packets whose fate is open.
     #[must_use]
     pub(crate) const fn outstanding_eliciting(&self) -> usize {
         self.outstanding_eliciting
@@ -215,7 +214,7 @@ impl SentPackets {
         self.frames.push_back(frame);
     }
 
-    /// Frames recorded so far; the difference of two values counts the frames between.
+    /// Number of frames recorded so far; the difference of two values counts the frames between.
     #[must_use]
     pub(crate) fn frame_mark(&self) -> u64 {
         self.frame_base + self.frames.len() as u64
@@ -248,7 +247,7 @@ impl SentPackets {
         });
     }
 
-    /// Records as many packets of one stream: each of `size` bytes, filled by one frame with `len`
+    /// Records `count` packets of one stream: each of `size` bytes, filled by one frame with `len`
     /// bytes of data, the first of them at `start`.
     pub(crate) fn push_run(
         &mut self,
@@ -315,7 +314,7 @@ impl SentPackets {
     ///
     /// An acknowledged record points past its acknowledged neighbours, and each walk shortens the
     /// pointers it has followed (a disjoint-set forest with path compression): a peer that repeats
-    /// its ranges over a large flight makes us walk the flight once, not once a frame.
+    /// its ranges over a large flight makes us walk the flight once, not once per frame.
     #[inline]
     pub(crate) fn skip_acknowledged(&mut self, number: u64) -> u64 {
         let number = number.max(self.base);
@@ -364,8 +363,8 @@ impl SentPackets {
         }
     }
 
-    /// Marks packets from `number` to `through` as acknowledged, as long as they are of this flow
-    /// and each carries no more than the next bytes of one stream; `None` if not even the first is
+    /// Marks packets from `number` to `through` as acknowledged, as long as they belong to this
+    /// flow and each carries only the next bytes of one stream; `None` if not even the first is
     /// such a packet.
     pub(crate) fn acknowledge_run(
         &mut self,
@@ -394,7 +393,7 @@ impl SentPackets {
             start,
             end: start,
         };
-        // One frame a packet: the frames are neighbours as the packets are.
+        // One frame per packet: frames are as contiguous as the packets.
         let packets = self.packets.range_mut(at..last);
         for (packet, frame) in packets.zip(self.frames.range(frame_at..)) {
             let SentFrame::Stream {
@@ -434,9 +433,9 @@ impl SentPackets {
             .map(move |(i, p)| (first + i as u64, p))
     }
 
-    /// Makes `outstanding` begin after the packets that are settled. Looking for losses calls this
-    /// first, and every packet that it then passes is lost: all in all a packet is passed twice,
-    /// however often the peer makes us look.
+    /// Makes `outstanding` begin after the settled packets. Loss detection calls this first, and
+    /// every packet that it then passes is lost: in total a packet is passed twice, however often
+    /// the peer triggers it.
     pub(crate) fn pass_settled(&mut self) {
         let first = self.oldest_outstanding.max(self.base);
         let rest = self.packets.range((first - self.base) as usize..);
@@ -457,8 +456,8 @@ impl SentPackets {
         Some(*packet)
     }
 
-    /// Drops the settled packets at the ring's front, with their frames. Once an acknowledgement,
-    /// not once a packet.
+    /// Drops the settled packets at the ring's front, with their frames. Called once per
+    /// acknowledgement, not per packet.
     pub(crate) fn forget_settled(&mut self, largest_acked: u64) {
         let (mut settled, mut frames) = (0, 0);
         for packet in &self.packets {
@@ -477,8 +476,8 @@ impl SentPackets {
         self.frame_base += frames as u64;
     }
 
-    /// Frees the memory of settled packets. What is left moves: shrunk in place, it would keep the
-    /// first page of what was a large allocation.
+    /// Frees the memory of settled packets. The rest moves: shrunk in place, it would pin the first
+    /// page of a formerly large allocation.
     pub(crate) fn shed(&mut self) {
         self.packets = self.packets.iter().copied().collect();
         self.frames = self.frames.iter().copied().collect();
@@ -579,7 +578,7 @@ mod tests {
         }
         sent.forget_settled(999);
         assert_eq!(sent.skip_acknowledged(300), 1000);
-        // A range that is repeated, or part of it, is one step from here on.
+        // From here on, a repeated range, or a part of it, is one step.
         let steps = sent.packets.range(300..).map(|p| p.first_frame);
         assert!(steps.eq(std::iter::repeat_n(1000, 700)));
         assert_eq!(sent.skip_acknowledged(0), 0, "it is outstanding");

@@ -1,4 +1,4 @@
-//! What the application does with streams.
+//! The application's operations on streams.
 
 use bytes::Bytes;
 use squall_wire::{Direction, StreamId};
@@ -25,7 +25,7 @@ impl Streams {
         Some(id)
     }
 
-    /// The next stream that the peer opened, in the order of ids.
+    /// The next stream that the peer opened, in order of ids.
     pub(crate) fn accept(&mut self, direction: Direction) -> Option<StreamId> {
         let opening = &mut self.opening[index(direction)];
         if opening.peer_accepted >= opening.peer_opened {
@@ -45,8 +45,8 @@ impl Streams {
         Some(id)
     }
 
-    /// Takes from the front of `data` what there is room for, without copying unless it is small;
-    /// at least one byte, or an error.
+    /// Takes as much from the front of `data` as there is room for, without copying unless it is
+    /// small; at least one byte, or an error.
     ///
     /// # Errors
     /// `Blocked`, `Stopped`, `Closed`.
@@ -67,7 +67,7 @@ impl Streams {
         Ok(n)
     }
 
-    /// Whether at most `bytes` of what was written were never sent.
+    /// Whether at most `bytes` of the written data were never sent.
     ///
     /// # Errors
     /// `Blocked`, and the writer is woken when they have been; `Stopped`, `Closed`.
@@ -99,10 +99,10 @@ impl Streams {
         (connection.available() == 0).then_some(ReachedLimit::Connection(connection.limit()))
     }
 
-    /// The stream's slot, and how many of `len` bytes it takes now: what the peer's credit for the
-    /// stream covers, and both send windows have room for. Bytes beyond that credit would hold the
-    /// connection's window for as long as the peer does not read the stream, and so block all other
-    /// streams.
+    /// The stream's slot, and how many of `len` bytes it takes now: as many as the peer's credit
+    /// for the stream covers and both send windows have room for. Bytes beyond that credit would
+    /// hold the connection's window for as long as the peer does not read the stream, and so block
+    /// all other streams.
     ///
     /// # Errors
     /// `Blocked`, and the writer is woken when there is room; `Stopped`, `Closed`.
@@ -199,7 +199,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Discards what follows the first `reliable` bytes with RESET_STREAM_AT.
+    /// Discards everything after the first `reliable` bytes with RESET_STREAM_AT.
     ///
     /// # Errors
     /// `Closed` if nothing is left to reset.
@@ -237,7 +237,7 @@ impl Streams {
         self.read_by(id, |recv, pool| recv.read(max, pool))
     }
 
-    /// Gives the application bytes of a stream as they come, with their offset.
+    /// Gives the application bytes of a stream in order of arrival, with their offset.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -278,7 +278,7 @@ impl Streams {
         let recv = stream.recv.as_mut().ok_or(ReadError::Closed)?;
         let pieces = recv.data.pieces();
         let result = read(recv, pool);
-        // Another order may take more pieces.
+        // A different order may take more pieces.
         self.fragments = self.fragments + recv.data.pieces() - pieces;
         match &result {
             Ok(Some(taken)) => {
@@ -292,7 +292,7 @@ impl Streams {
                 self.renew_used_up_credit();
             }
             Ok(None) | Err(ReadError::Reset(_)) => {
-                // What follows a partial reset is never read.
+                // Data after a partial reset is never read.
                 let unread = recv.unread();
                 recv.credit.consume(unread);
                 self.recv_credit.consume(unread);
@@ -304,7 +304,7 @@ impl Streams {
         result
     }
 
-    /// Gives the peer more of the connection's credit if it has used up all of it and unread data
+    /// Gives the peer more of the connection's credit if it has used all of it and unread data
     /// holds back the rest. Called once a run and by every reader, since either may come last.
     pub(crate) fn renew_used_up_credit(&mut self) {
         self.max_data_pending |= self.recv_credit.is_used_up();
@@ -314,7 +314,7 @@ impl Streams {
         }
     }
 
-    /// Times that unread data filled the connection's whole receive window.
+    /// Number of times that unread data filled the connection's whole receive window.
     pub(crate) const fn blocked_by_unread_data(&self) -> u64 {
         self.blocked_by_unread_data
     }

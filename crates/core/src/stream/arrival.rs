@@ -6,13 +6,13 @@ use super::recv::{Received, RecvState};
 use super::{SendState, Streams, index};
 use crate::event::Event;
 
-/// What a piece of stream data after a gap costs in addition to its bytes: a segment's place in the
-/// line and its allocation, or the room that a cell leaves in its page (its 64 bytes lie within the
-/// stream's credit).
+/// The cost of a piece of stream data after a gap in addition to its bytes: a segment's place in
+/// the list and its allocation, or the room that a cell leaves in its page (its 64 bytes lie within
+/// the stream's credit).
 pub(super) const PIECE: usize = 128;
 
 impl Streams {
-    /// Takes a STREAM frame. `Ok(false)`: the packet must be dropped unacknowledged.
+    /// Processes a STREAM frame. `Ok(false)`: the packet must be dropped unacknowledged.
     ///
     /// # Errors
     /// The code of RFC 9000 §19.8.
@@ -34,8 +34,8 @@ impl Streams {
         let Some(recv) = stream.recv.as_mut() else {
             return Ok(true);
         };
-        // RFC 9000 §21.7: what a piece costs in addition to its bytes is charged too; a packet that
-        // would cost more is not taken.
+        // RFC 9000 §21.7: the cost of a piece in addition to its bytes is charged too; a packet
+        // that would cost more than allowed is not accepted.
         let before = recv.data.pieces();
         let unread = self.recv_credit.received() - self.recv_credit.consumed();
         let cost = unread + (self.fragments * PIECE) as u64;
@@ -60,8 +60,8 @@ impl Streams {
         Ok(true)
     }
 
-    /// Takes consecutive frames of one stream, without a FIN: `pieces` are their data, `len` bytes
-    /// in all from `offset` on. `false` if this is more than appending bytes; then nothing is done.
+    /// Processes consecutive frames of one stream, without a FIN: `pieces` are their data, `len`
+    /// bytes from `offset` on. `false` if this is more than appending bytes; then nothing is done.
     pub(crate) fn on_stream_run(
         &mut self,
         id: StreamId,
@@ -92,7 +92,7 @@ impl Streams {
         true
     }
 
-    /// Takes a RESET_STREAM frame (`reliable` is 0) or a RESET_STREAM_AT one.
+    /// Processes a RESET_STREAM frame (`reliable` is 0) or a RESET_STREAM_AT one.
     ///
     /// # Errors
     /// The code of RFC 9000 §19.4.
@@ -112,7 +112,7 @@ impl Streams {
         let before = recv.data.pieces();
         let rise = recv.receive_reset(code, final_size, reliable)?;
         let after = recv.data.pieces();
-        // What will never be read counts as read: the connection's credit must not leak.
+        // Data that will never be read counts as read: the connection's credit must not leak.
         let unread = if recv.state == RecvState::SizeKnown && recv.stop.is_none() {
             0
         } else {
@@ -128,7 +128,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Takes a STOP_SENDING frame: the sending part is reset in answer (RFC 9000 §3.5).
+    /// Processes a STOP_SENDING frame: the sending part is reset in response (RFC 9000 §3.5).
     ///
     /// # Errors
     /// The code of RFC 9000 §19.5.
@@ -157,14 +157,14 @@ impl Streams {
         Ok(())
     }
 
-    /// Takes a MAX_DATA frame.
+    /// Processes a MAX_DATA frame.
     pub(crate) fn on_max_data(&mut self, limit: u64) {
         if self.send_credit.raise(limit) {
             self.feed_starved();
         }
     }
 
-    /// Takes a MAX_STREAM_DATA frame.
+    /// Processes a MAX_STREAM_DATA frame.
     ///
     /// # Errors
     /// The code of RFC 9000 §19.10.
@@ -187,12 +187,12 @@ impl Streams {
         Ok(())
     }
 
-    /// Takes a MAX_STREAMS frame.
+    /// Processes a MAX_STREAMS frame.
     pub(crate) fn on_max_streams(&mut self, direction: Direction, limit: u64) {
         let opening = &mut self.opening[index(direction)];
         let before = opening.local_limit;
         opening.local_limit = before.max(limit);
-        // Streams of rejected early data may have waited for it.
+        // Streams from rejected early data may have waited for this.
         for index in before..opening.local_limit.min(opening.local_next) {
             self.release_withheld(StreamId::new(self.side, direction, index));
         }
@@ -244,7 +244,7 @@ impl Streams {
         }
     }
 
-    /// Notifies the reader, who waits for it, once a reset has come or can come no more.
+    /// Notifies a waiting reader once a reset has come or can no longer come.
     #[cold]
     fn tell_of_reset(&mut self, slot: u32) {
         let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
@@ -284,7 +284,7 @@ mod tests {
         assert!(!streams.on_stream_run(a, 0, 800, &pieces), "no stream yet");
         assert_eq!(streams.on_stream(a, 0, pieces[0], false), Ok(true));
         for offset in [0, 50, 101, 10_000] {
-            // Bytes that are known, and gaps, which cost more than their bytes.
+            // Known bytes, and gaps, which cost more than their bytes.
             assert!(
                 !streams.on_stream_run(a, offset, 800, &pieces),
                 "at {offset}"

@@ -1,26 +1,26 @@
-//! Memory for received stream data and datagrams that is used again.
+//! Reusable memory for received stream data and datagrams.
 //!
 //! ```text
 //!  worker's pool ── lent for the time of a run ──▶ connection: received bytes are put into chunks
 //!        ▲                                             │  the reader gets slices of them
 //!        └──── the worker takes back ◀── connection: chunks that the reader has got all of
 //! ```
-//! A chunk comes back while its last slices may still be with the reader; it is used again when
-//! they are dropped. Chunks come in sizes of powers of two, so that a stream of which little
-//! arrives at a time takes little.
+//! A chunk comes back while the reader may still hold its last slices; it is reused when they are
+//! dropped. Chunk sizes are powers of two, so a stream that receives little at a time takes little
+//! memory.
 
 use bytes::BytesMut;
 
 /// The smallest chunk, in bytes: it holds most requests. Smaller sizes would make every idle
-/// connection larger, which has a list for each.
+/// connection larger, because it has a list for each size.
 const SMALLEST: usize = 512;
 /// The largest, in bytes.
 pub(crate) const LARGEST: usize = 64 * 1024;
-/// Sizes of chunks.
+/// Number of chunk sizes.
 const SIZES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 /// Bytes that a pool keeps of each size: 3 MiB of the largest 6 sizes.
 const KEPT: usize = 512 * 1024;
-/// How many chunks it keeps of each size: 384 KiB of the smallest 2 sizes.
+/// The most chunks that it keeps of each size: 384 KiB of the smallest 2 sizes.
 const MOST_KEPT: usize = 256;
 /// How many chunks of a size are searched for one that has been read: the newest ones, which are
 /// most likely in the cache.
@@ -28,17 +28,17 @@ const LOOKED_AT: usize = 16;
 
 /// Used chunks whose last reader may still hold them.
 ///
-/// A worker has one and lends it to its connections; a connection that is lent none has its own.
+/// A worker has one and lends it to its connections; a connection that is not lent one has its own.
 #[derive(Debug, Default)]
 pub struct ChunkPool {
     sizes: [Vec<BytesMut>; SIZES],
-    /// Bytes of the chunks that hold what a connection's reader has not read yet. Not exchanged
-    /// when a pool is lent.
+    /// Bytes of the chunks that hold data not yet read by a connection's reader. Not exchanged when
+    /// a pool is lent.
     used: usize,
 }
 
-/// The size of chunk that holds this many bytes; `None` if a chunk of just that size is made for
-/// them, and not kept.
+/// The size class of a chunk for this many bytes; `None` if a chunk of exactly that size is made
+/// for them, and not kept.
 fn size_class(capacity: usize) -> Option<usize> {
     let classes = capacity.max(1).div_ceil(SMALLEST).next_power_of_two();
     let class = classes.ilog2() as usize;
@@ -88,12 +88,12 @@ impl ChunkPool {
         self.used += size;
     }
 
-    /// Chunks of this size in all are not in use any more.
+    /// Chunks of this total size are no longer in use.
     pub(crate) const fn settle(&mut self, size: usize) {
         self.used = self.used.saturating_sub(size);
     }
 
-    /// Bytes of all chunks, about: those in use and those kept here.
+    /// Roughly the bytes of all chunks: those in use and those kept here.
     pub(super) fn memory(&self) -> usize {
         let sizes = self.sizes.iter().enumerate();
         let kept: usize = sizes
@@ -110,7 +110,7 @@ impl ChunkPool {
     /// Moves all chunks of `other` here.
     pub fn absorb(&mut self, other: &mut Self) {
         for (class, chunks) in other.sizes.iter_mut().enumerate() {
-            // Drained, not taken: the vector's memory serves the next chunk that comes back.
+            // Drained, not taken: the vector's memory serves the next chunk that returns.
             for chunk in chunks.drain(..) {
                 self.give(chunk, Some(class as u8));
             }

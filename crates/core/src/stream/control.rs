@@ -30,13 +30,13 @@ impl Streams {
                 .any(|o| o.limit_pending || o.blocked_pending)
     }
 
-    /// Whether to report to the peer that its limit on the connection blocks us.
+    /// Whether to tell the peer that its limit on the connection blocks us.
     #[must_use]
     pub(crate) const fn is_blocked(&self) -> bool {
         self.blocked_pending
     }
 
-    /// Whether the peer has been told of a limit that still holds back data.
+    /// Whether the peer has been told about a limit that still holds back data.
     pub(crate) fn is_held_back(&mut self) -> bool {
         self.told_of_connection() || self.told_of_stream().is_some()
     }
@@ -54,20 +54,20 @@ impl Streams {
         }
     }
 
-    /// Whether the connection's limit, as the peer was told, holds back a stream.
+    /// Whether the connection's limit, as reported to the peer, holds back a stream.
     fn told_of_connection(&mut self) -> bool {
         self.drop_stale();
         !self.starved.is_empty() && self.blocked_at == Some(self.send_credit.limit())
     }
 
-    /// A stream that its own limit holds back, as the peer was told.
+    /// A stream held back by its own limit, as reported to the peer.
     fn told_of_stream(&self) -> Option<StreamId> {
         let mut streams = self.slots.iter().flatten();
         let told = streams.find(|s| s.send.as_ref().is_some_and(SendStream::is_told_blocked));
         told.map(|s| s.id)
     }
 
-    /// Writes the control frames that are due, as far as they fit, and notes each with `sent`.
+    /// Writes the control frames that are due, as far as they fit, and records each with `sent`.
     pub(crate) fn write_control(
         &mut self,
         now: Time,
@@ -163,8 +163,8 @@ impl Streams {
         }
     }
 
-    /// A packet with this control frame was lost: what still matters is sent again (RFC 9000
-    /// §13.3).
+    /// A packet with this control frame was lost: anything that still matters is sent again (RFC
+    /// 9000 §13.3).
     pub(crate) fn on_control_lost(&mut self, frame: SentFrame) {
         match frame {
             SentFrame::MaxData => self.max_data_pending = true,

@@ -7,19 +7,19 @@ use super::send_buffer::SendBuffer;
 use super::{Entry, STALE_SLACK, SendState, Streams};
 use crate::event::Event;
 
-/// Bytes of the connection's credit for which one stream that waits for it is let in: a small
-/// packet's worth.
+/// Bytes of the connection's credit per waiting stream that is queued again: a small packet's
+/// worth.
 const FED_BY: u64 = 1200;
 
-/// Where the bytes of ranges lie. Neighbouring ranges are found where the one before ended.
+/// Finds the bytes of ranges. A neighbouring range is found where the previous one ended.
 pub(crate) struct Tails<'a> {
     streams: &'a Streams,
-    /// The stream of the range before, its bytes, and the chunk that held the last of them.
+    /// The stream of the previous range, its bytes, and the chunk that held the last of them.
     of: Option<(StreamId, &'a SendBuffer, usize)>,
 }
 
 impl<'a> Tails<'a> {
-    /// The bytes at the end of a range that lie in one piece, for sealing without a copy, and how
+    /// The bytes at the end of a range that are contiguous, for sealing without a copy, and how
     /// many of the range precede them. Call `copy_head` for those.
     #[inline]
     pub(crate) fn tail(&mut self, range: &StreamRange) -> (usize, &'a [u8]) {
@@ -57,11 +57,11 @@ impl Streams {
         self.send_credit.available() > 0 && !self.starved.is_empty()
     }
 
-    /// The next piece of stream data for a packet with `room` bytes left, its header's size counted
-    /// in.
+    /// The next piece of stream data for a packet with `room` bytes left, including the frame
+    /// header.
     ///
-    /// The piece fills the room when its stream has enough (the frame then needs no length), else
-    /// it is all that the stream may send now. The caller writes it and calls `on_sent`.
+    /// The piece fills the room if its stream has enough (the frame then needs no length);
+    /// otherwise it is all that the stream may send now. The caller writes it and calls `on_sent`.
     #[inline]
     pub(crate) fn next_range(&mut self, room: usize) -> Option<(StreamRange, bool)> {
         while let Some(slot) = self.next_sender() {
@@ -86,13 +86,13 @@ impl Streams {
             let at_end = send.state == SendState::DataSent && range.end == send.buffer.end();
             let fin = at_end && send.reset.is_none() && (send.fin_pending || !range.is_empty());
             if range.is_empty() && !fin {
-                // Only the connection's credit is missing: the stream leaves the queue until it
-                // rises.
+                // Only the connection's credit is missing: the stream leaves the queue until the
+                // credit rises.
                 self.starve(slot, id);
                 continue;
             }
             let fills = range.end - range.start == max;
-            // Room for an explicit length, should the frame not fill the packet.
+            // Room for an explicit length, in case the frame does not fill the packet.
             let shortened = if fills {
                 0
             } else {
@@ -103,7 +103,7 @@ impl Streams {
             let len = (range.end - range.start - shortened) as u32;
             let fin = fin && shortened == 0;
             if len == 0 && !fin {
-                // Room for a header alone: an empty frame would say nothing.
+                // Only a header would fit: an empty frame would say nothing.
                 return None;
             }
             let range = StreamRange {
@@ -143,9 +143,9 @@ impl Streams {
         }
     }
 
-    /// The connection has credit: of the streams that waited for it, one for each packet that it
-    /// covers is queued again, the first in rank first. A peer that raises its limit by a byte at a
-    /// time makes one stream move, however many wait.
+    /// The connection has credit: for each packet that it covers, one of the streams that waited
+    /// for it is queued again, in order of rank. A peer that raises its limit by a byte at a time
+    /// makes one stream move, however many wait.
     pub(super) fn feed_starved(&mut self) {
         let mut packets = self.send_credit.available().div_ceil(FED_BY);
         while packets > 0
@@ -199,8 +199,8 @@ impl Streams {
         if send.wants_to_send() {
             return;
         }
-        // A frame comes of it at most: what has just been sent is not settled, so the stream goes
-        // on delivering.
+        // At most one frame results: data that has just been sent is not settled, so the stream is
+        // still delivering.
         let control = send.is_blocked() || send.reset_becomes_due(self.limits.partial_resets);
         if control {
             self.control.push_back(range.id);
@@ -219,9 +219,9 @@ impl Streams {
         self.queue.rotate();
     }
 
-    /// The bytes that the stream in front may send one packet after the other, each filled by a
-    /// frame of it alone: never sent before, not the stream's first, and without what carries a
-    /// FIN. Offset of the first, and how many.
+    /// The bytes that the stream in front may send in packets each filled by a single frame of it:
+    /// never sent before, not the stream's first, and without those that carry a FIN. Returns the
+    /// offset of the first, and how many.
     ///
     /// The caller writes some of them and calls `on_sent`.
     pub(crate) fn ahead(&mut self) -> Option<(StreamId, u64, u64)> {
@@ -307,7 +307,7 @@ impl Streams {
     }
 
     /// Wakes a stream's writer if both windows and the peer's credit have room again: a quarter of
-    /// a window, not what one packet frees.
+    /// a window, not just what one packet frees.
     pub(super) fn wake_writer(&mut self, slot: u32) {
         let (limits, has_room) = (self.limits, self.has_room());
         let Some(stream) = self.get(slot) else { return };
@@ -328,12 +328,12 @@ impl Streams {
         }
     }
 
-    /// Whether writers may be woken, as far as the connection's send window goes.
+    /// Whether the connection's send window allows writers to be woken.
     fn has_room(&self) -> bool {
         self.charged() <= self.limits.send_window / 4 * 3
     }
 
-    /// The send buffers have shrunk: writers that waited for the connection's limit may go on.
+    /// The send buffers have shrunk: writers that waited for the connection's limit may continue.
     pub(super) fn release(&mut self, freed: u64) {
         self.buffered -= freed;
         if freed > 0 {

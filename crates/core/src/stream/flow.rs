@@ -7,9 +7,9 @@ use crate::time::Time;
 /// The least rise of a used-up limit that is worth a frame, in bytes; less in windows below 64 KiB.
 const LEAST_GAIN: u64 = 4096;
 
-/// A limit of the peer's that a stream has reached, as an offset: of the stream (MAX_STREAM_DATA,
-/// RFC 9000 §19.10), or of all streams together (MAX_DATA, §19.9). It stays the same as long as the
-/// peer gives no credit.
+/// The peer's limit that a stream has reached, as an offset: the stream's own (MAX_STREAM_DATA,
+/// RFC 9000 §19.10), or that of all streams together (MAX_DATA, §19.9). It stays the same as long
+/// as the peer grants no credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReachedLimit {
     /// The stream's own.
@@ -18,7 +18,7 @@ pub enum ReachedLimit {
     Connection(u64),
 }
 
-/// Credit that the peer gave us.
+/// Credit granted by the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendCredit {
     limit: u64,
@@ -58,7 +58,7 @@ impl SendCredit {
     }
 }
 
-/// Credit that we give the peer; its window grows when the reader empties it faster than the path
+/// Credit granted to the peer; its window grows when the reader empties it faster than the path
 /// refills it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveCredit {
@@ -88,10 +88,10 @@ impl ReceiveCredit {
         }
     }
 
-    /// Changes how far the window may grow. What was advertised stays (RFC 9000 §4.1).
+    /// Changes how far the window may grow. Advertised credit remains valid (RFC 9000 §4.1).
     pub(crate) fn set_max_window(&mut self, max_window: u64) {
         self.max_window = max_window;
-        // Something is left, from which it can grow again.
+        // Something is left from which it can grow again.
         self.window = self.window.min(max_window).max(max_window.min(LEAST_GAIN));
     }
 
@@ -107,7 +107,7 @@ impl ReceiveCredit {
         Some(rise)
     }
 
-    /// The same for a sum over streams: `rise` more bytes arrived.
+    /// The same for a sum over streams: `rise` more bytes have arrived.
     #[inline]
     pub(crate) fn receive_more(&mut self, rise: u64) -> Option<()> {
         self.receive_to(self.received.checked_add(rise)?)
@@ -143,11 +143,11 @@ impl ReceiveCredit {
         self.unread_room() <= self.window / 2
     }
 
-    /// Whether the peer has come to the end of its credit while so much waits unread that
+    /// Whether the peer has used up its credit while so much is unread that
     /// [`wants_update`](Self::wants_update) may never return true: an application that reads one
-    /// stream after the other waits for the first one's rest while the others' data fill the
+    /// stream after the other waits for the rest of the first one while the others' data fills the
     /// window. A gain of a few packets is worth a frame, however large the window: it may be all
-    /// that streams which are not read leave to the others.
+    /// that unread streams leave to the others.
     #[must_use]
     pub(crate) const fn is_used_up(&self) -> bool {
         let window = self.grown();
@@ -160,13 +160,13 @@ impl ReceiveCredit {
         self.received == self.advertised && self.unread_room() < window - gain
     }
 
-    /// Whether the peer has come to the end of its credit, and unread data leaves none to give.
+    /// Whether the peer has used up its credit, and unread data leaves none to grant.
     #[must_use]
     pub(crate) const fn is_full(&self) -> bool {
         self.received == self.advertised && !self.wants_update() && !self.is_used_up()
     }
 
-    /// Bytes that the peer may send beyond what was read. Zero also where more was read than was
+    /// Bytes that the peer may send beyond those already read. Also zero if more was read than was
     /// ever allowed: data that exceeds the connection's limit closes the connection, but can still
     /// be read.
     const fn unread_room(&self) -> u64 {
@@ -182,8 +182,8 @@ impl ReceiveCredit {
         }
     }
 
-    /// The new limit to tell the peer. The window doubles when the last half went in less than two
-    /// round trips, and when it is full of what waits unread.
+    /// The new limit to advertise. The window doubles if the last half was used in less than two
+    /// round trips, or if it is full of unread data.
     pub(crate) fn renew(&mut self, now: Time, rtt: Duration) -> u64 {
         let full = self.received == self.advertised && !self.wants_update();
         if full || self.renewed.is_some_and(|last| now - last < 2 * rtt) {

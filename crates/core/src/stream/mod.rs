@@ -1,8 +1,8 @@
 //! All streams of a connection (RFC 9000 §2 to §4).
 //!
-//! Received frames come in through `on_*`, the application through `open` to `stop_sending`;
-//! `next_range` and `write_control` say what the send path puts into packets; `on_acked` and
-//! `on_lost` settle what packets carried. A stream exists from its first frame or use until both
+//! Received frames enter through `on_*`, the application through `open` to `stop_sending`;
+//! `next_range` and `write_control` tell the send path what to put into packets; `on_acked` and
+//! `on_lost` settle the contents of packets. A stream exists from its first frame or use until both
 //! its parts are done.
 
 mod application;
@@ -37,17 +37,17 @@ use queue::{Entry, SendQueue};
 use recv::RecvStream;
 use send::{SendState, SendStream};
 
-/// What pieces after gaps may cost in addition to the connection's receive window, in bytes.
+/// The cost of pieces after gaps allowed in addition to the connection's receive window, in bytes.
 const PIECES_SLACK: u64 = 128 * 1024;
 
-/// Stale entries that the send queue may always hold, so that a short queue is not cleaned all the
-/// time.
+/// Stale entries that the send queue may always hold, so that a short queue is not cleaned
+/// constantly.
 const STALE_SLACK: usize = 64;
 
-/// Streams that have ended whose memory is kept for new ones until the connection is quiet.
+/// Ended streams whose memory is kept for new ones until the connection is quiet.
 const SPARE_STREAMS: usize = 64;
 
-/// Streams of a connection whose memory is asked for before it receives.
+/// Streams of a connection that are prefetched before it receives.
 const PREFETCHED_STREAMS: usize = 2;
 
 /// One stream: up to two parts.
@@ -63,7 +63,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// The stream has ended: what it holds is freed, but for memory that a new one can use.
+    /// The stream has ended: its contents are freed, except for memory that a new one can use.
     fn drain(&mut self) {
         if let Some(send) = &mut self.send {
             send.buffer.recycle();
@@ -73,7 +73,7 @@ impl Stream {
         }
     }
 
-    /// Becomes `new`, which gets the memory of this one.
+    /// Becomes `new`, which takes over this one's memory.
     fn renew(&mut self, mut new: Self) {
         if let (Some(new), Some(old)) = (&mut new.send, &mut self.send) {
             std::mem::swap(&mut new.buffer, &mut old.buffer);
@@ -92,7 +92,7 @@ struct Opening {
     local_next: u64,
     local_limit: u64,
     local_refused: bool,
-    /// Whether to report to the peer that its limit blocks us (RFC 9000 §4.6).
+    /// Whether to tell the peer that its limit blocks us (RFC 9000 §4.6).
     blocked_pending: bool,
     /// Streams that the peer has opened, how many of them were accepted, and the limit last
     /// advertised.
@@ -100,7 +100,7 @@ struct Opening {
     peer_accepted: u64,
     peer_limit: u64,
     peer_window: u64,
-    /// The highest limit that has blocked the peer, as far as it has told.
+    /// The highest limit that has blocked the peer, as far as it has reported.
     peer_blocked_at: u64,
     /// Indexes of the peer's streams that have ended.
     peer_ended: RangeTree,
@@ -109,9 +109,8 @@ struct Opening {
 }
 
 impl Opening {
-    /// Tells the peer of the streams that it may open in the place of those that have ended, once
-    /// they are half of the window, or more than the peer has left: all of the window may be open
-    /// at a time.
+    /// Allows the peer to open new streams in place of those that have ended, once they are half of
+    /// the window, or more than the peer has left: all of the window may be open at a time.
     fn raise_limit(&mut self) {
         let raised = (self.peer_window + self.peer_ended_count).saturating_sub(self.peer_limit);
         let left = self.peer_limit - self.peer_opened.max(self.peer_blocked_at);
@@ -119,8 +118,8 @@ impl Opening {
             raised > 0 && (raised > left || raised >= self.peer_window.div_ceil(2));
     }
 
-    /// The peer says that `limit` blocks it (RFC 9000 §19.14). It may have opened streams that it
-    /// has sent nothing on.
+    /// The peer reports that `limit` blocks it (RFC 9000 §19.14). It may have opened streams on
+    /// which it has sent nothing.
     fn on_peer_blocked(&mut self, limit: u64) {
         self.peer_blocked_at = self.peer_blocked_at.max(limit.min(self.peer_limit));
         self.raise_limit();
@@ -135,7 +134,7 @@ struct Limits {
     send_bidi_local: u64,
     send_bidi_remote: u64,
     send_uni: u64,
-    /// Whether the peer takes RESET_STREAM_AT.
+    /// Whether the peer supports RESET_STREAM_AT.
     partial_resets: bool,
     stream_send_window: u64,
     send_window: u64,
@@ -147,7 +146,7 @@ pub(crate) struct Streams {
     table: StreamMap<u32>,
     slots: Vec<Option<Box<Stream>>>,
     free: Vec<u32>,
-    /// Streams that have ended, for their memory.
+    /// Ended streams, kept for their memory.
     #[expect(clippy::vec_box, reason = "they come from the slots and go back there")]
     spare: Vec<Box<Stream>>,
     /// The stream of the previous look-up: consecutive frames mostly belong to one.
@@ -158,12 +157,12 @@ pub(crate) struct Streams {
     recv_credit: ReceiveCredit,
     max_data_pending: bool,
     /// The connection's limit at which unread data was last seen to fill the window, and how often
-    /// it did.
+    /// it has.
     full_at: Option<u64>,
     blocked_by_unread_data: u64,
     /// Streams with data to send.
     queue: SendQueue,
-    /// Streams that only the connection's credit holds back; queued again, a few at a time, when it
+    /// Streams held back only by the connection's credit; queued again, a few at a time, when it
     /// rises.
     starved: SendQueue,
     /// The connection's limit that was last reported as blocking, and whether to report it now.
@@ -171,22 +170,22 @@ pub(crate) struct Streams {
     blocked_pending: bool,
     /// Pieces of all streams that wait for missing data (`SECURITY.md` row 5).
     fragments: usize,
-    /// What data that waits for its reader may cost in all, in bytes: the receive window and some.
+    /// The total cost that unread data may have, in bytes: the receive window and some slack.
     pieces_budget: u64,
     /// Streams with a control frame to send.
     control: VecDeque<StreamId>,
-    /// What all send buffers cost, in bytes.
+    /// The cost of all send buffers, in bytes.
     buffered: u64,
-    /// The part of streams that the peer does not allow yet: it must not keep allowed streams from
-    /// ending, since only that raises the peer's limit.
+    /// The part of it for streams that the peer does not allow yet: it must not keep allowed
+    /// streams from ending, since only that raises the peer's limit.
     withheld: u64,
     /// Writers refused because of the connection's limit.
     blocked_writers: Vec<StreamId>,
     /// Existing streams that are background.
     background: usize,
-    /// Streams that were finished and are not delivered.
+    /// Streams that were finished but are not yet delivered.
     delivering: usize,
-    /// Memory for what is received: of streams, and of CRYPTO frames.
+    /// Memory for received data: of streams, and of CRYPTO frames.
     pub(crate) pool: ChunkPool,
     /// Events for the application, in order.
     pub(crate) events: VecDeque<Event>,
@@ -200,7 +199,7 @@ const fn index(direction: Direction) -> usize {
 }
 
 impl Streams {
-    /// Asks for what says where the streams are.
+    /// Prefetches the index of the streams.
     #[inline]
     pub(crate) fn prefetch(&self) {
         self.slots.first().inspect(|first| prefetch(*first));
@@ -208,7 +207,7 @@ impl Streams {
         self.queue.prefetch();
     }
 
-    /// Asks for the streams themselves, a few of them, and for the memory of the next.
+    /// Prefetches a few of the streams themselves, and the memory of the next one.
     #[inline]
     pub(crate) fn prefetch_each(&self) {
         let some = self.slots.iter().take(PREFETCHED_STREAMS);
@@ -217,7 +216,7 @@ impl Streams {
         }
     }
 
-    /// No streams yet; the peer's limits come with `set_peer_parameters`.
+    /// No streams yet; the peer's limits are set with `set_peer_parameters`.
     #[must_use]
     pub(crate) fn new(side: Side, config: &TransportConfig) -> Self {
         let opening = |limit| Opening {
@@ -265,7 +264,7 @@ impl Streams {
         }
     }
 
-    /// Changes how many streams the peer may have open; those that it was allowed stay.
+    /// Changes how many streams the peer may have open; streams already allowed remain so.
     pub(crate) fn set_max_concurrent(&mut self, direction: Direction, limit: u64) {
         let opening = &mut self.opening[index(direction)];
         opening.peer_window = limit.min(MAX_STREAMS);
@@ -273,7 +272,7 @@ impl Streams {
             opening.peer_ended_count + opening.peer_window > opening.peer_limit;
     }
 
-    /// The peer says that `limit` keeps it from opening streams.
+    /// The peer reports that `limit` keeps it from opening streams.
     pub(crate) fn on_peer_blocked(&mut self, direction: Direction, limit: u64) {
         self.opening[index(direction)].on_peer_blocked(limit);
     }
@@ -281,18 +280,18 @@ impl Streams {
     /// Changes how far the connection's receive window may grow.
     pub(crate) fn set_receive_window(&mut self, bytes: u64) {
         self.recv_credit.set_max_window(bytes);
-        // The peer may still use what it was allowed before.
+        // The peer may still use credit granted before.
         self.pieces_budget = (self.pieces_budget).max(bytes.saturating_add(PIECES_SLACK));
     }
 
-    /// Changes how much all send buffers may cost.
+    /// Changes the maximum cost of all send buffers.
     pub(crate) fn set_send_window(&mut self, bytes: u64) {
         self.limits.send_window = bytes;
         self.wake_writers();
     }
 
-    /// Nothing of the early data has arrived (RFC 9001 §4.6.2): all of it is sent again, within the
-    /// limits that the server has now. Streams beyond those wait for the limit to rise.
+    /// None of the early data has arrived (RFC 9001 §4.6.2): all of it is sent again, within the
+    /// server's current limits. Streams beyond those wait for the limit to rise.
     pub(crate) fn rewind(&mut self, params: &TransportParameters) {
         self.limits.send_bidi_remote = params.initial_max_stream_data_bidi_remote;
         self.limits.send_uni = params.initial_max_stream_data_uni;
@@ -330,7 +329,7 @@ impl Streams {
         self.wake_writers();
     }
 
-    /// What a stream's send buffer costs, in bytes.
+    /// The cost of a stream's send buffer, in bytes.
     fn held(&mut self, slot: u32) -> u64 {
         let send = self.get(slot).and_then(|s| s.send.as_ref());
         send.map_or(0, |s| s.buffer.cost())
@@ -342,7 +341,7 @@ impl Streams {
     }
 
     /// Whether the peer does not allow a stream of ours yet: it was opened with early data, and the
-    /// limit is lower now.
+    /// limit is now lower.
     fn is_withheld(&self, id: StreamId) -> bool {
         id.initiator() == self.side && id.index() >= self.opening[index(id.direction())].local_limit
     }
@@ -361,7 +360,7 @@ impl Streams {
         }
     }
 
-    /// Records that data of a stream came in a 0-RTT packet.
+    /// Records that data of a stream arrived in a 0-RTT packet.
     pub(crate) fn note_early(&mut self, id: StreamId) {
         if let Some(slot) = self.find(id)
             && let Some(recv) = self.get(slot).and_then(|s| s.recv.as_mut())
@@ -370,14 +369,14 @@ impl Streams {
         }
     }
 
-    /// Whether data of a stream came in 0-RTT packets.
+    /// Whether data of a stream arrived in 0-RTT packets.
     pub(crate) fn is_early(&self, id: StreamId) -> bool {
         (self.table.get(&id))
             .and_then(|slot| self.slots.get(*slot as usize)?.as_ref()?.recv.as_ref())
             .is_some_and(|recv| recv.early)
     }
 
-    /// Takes the peer's limits (RFC 9000 §18.2); streams opened before, for early data, get theirs
+    /// Applies the peer's limits (RFC 9000 §18.2); streams already opened for early data get theirs
     /// now.
     pub(crate) fn set_peer_parameters(&mut self, params: &TransportParameters) {
         self.limits.send_bidi_local = params.initial_max_stream_data_bidi_local;
@@ -463,8 +462,7 @@ impl Streams {
         slot
     }
 
-    /// The stream that a frame for its receiving part names; `None` if it has ended (RFC 9000
-    /// §3.2).
+    /// The stream named by a frame for its receiving part; `None` if it has ended (RFC 9000 §3.2).
     #[inline]
     fn find_receiving(&mut self, id: StreamId) -> Result<Option<u32>, TransportErrorCode> {
         if let Some(slot) = self.find(id)
@@ -505,8 +503,8 @@ impl Streams {
             return Ok(None);
         }
         if id.index() >= opening.peer_opened {
-            // RFC 9000 §3.2: opening a stream opens all of its kind below it; they get state when
-            // they are used.
+            // RFC 9000 §3.2: opening a stream opens all lower-numbered ones of its type; they get
+            // state when they are used.
             opening.peer_opened = id.index() + 1;
             opening.raise_limit();
             self.events.push_back(Event::StreamOpened(id.direction()));
@@ -569,8 +567,8 @@ impl Streams {
         }
     }
 
-    /// Removes stale entries from the queue. No stream has more than one valid entry, so at least
-    /// half of them go, and the cost is amortised over the calls that added them.
+    /// Removes stale entries from the queue. Every stream has at most one valid entry, so at least
+    /// half of the entries go, and the cost is amortised over the calls that added them.
     fn drop_stale(&mut self) {
         let slots = &self.slots;
         let counts = |entry: &Entry, stands: fn(&SendStream) -> bool| {
@@ -583,7 +581,7 @@ impl Streams {
         self.starved.retain(|entry| counts(entry, |s| s.starved));
     }
 
-    /// The stream that sends next, stale entries dropped on the way.
+    /// The stream that sends next, dropping stale entries on the way.
     #[inline]
     fn next_sender(&mut self) -> Option<u32> {
         loop {
@@ -625,13 +623,13 @@ impl Streams {
         }
     }
 
-    /// How a stream ranks; `None` if it has no sending part any more.
+    /// A stream's priority; `None` if it no longer has a sending part.
     pub(crate) fn priority(&mut self, id: StreamId) -> Option<Priority> {
         let slot = self.find(id)?;
         Some(self.get(slot)?.send.as_ref()?.priority)
     }
 
-    /// Changes how a stream ranks; returns whether it has a sending part.
+    /// Changes a stream's priority; returns whether it has a sending part.
     pub(crate) fn set_priority(&mut self, id: StreamId, priority: Priority) -> bool {
         let Some(slot) = self.find(id) else {
             return false;
@@ -667,20 +665,20 @@ impl Streams {
         self.delivering > 0
     }
 
-    /// Counts a stream whose sending part has gone on: whether it was delivering, and whether it is
-    /// now.
+    /// Counts a stream whose sending part has changed: whether it was delivering before, and
+    /// whether it is now.
     #[inline]
     fn count_delivering(&mut self, before: bool, after: bool) {
         self.delivering = self.delivering + usize::from(after) - usize::from(before);
     }
 
-    /// As if the peer had not said that it takes RESET_STREAM_AT.
+    /// As if the peer had not announced support for RESET_STREAM_AT.
     #[cfg(test)]
     pub(crate) const fn without_partial_resets(&mut self) {
         self.limits.partial_resets = false;
     }
 
-    /// The sending parts and what is kept of all of them, for tests that compare two histories.
+    /// The sending parts and the state kept over all of them, for tests that compare two histories.
     #[cfg(test)]
     pub(crate) fn departures(&self) -> String {
         let sending = self.slots.iter().flatten().filter_map(|s| s.send.as_ref());
@@ -709,7 +707,7 @@ impl Streams {
         Some(&mut self.pool).filter(|pool| !pool.is_empty())
     }
 
-    /// Frees unused memory: the connection is quiet.
+    /// Frees unused memory, as the connection is quiet.
     pub(crate) fn shed(&mut self) {
         self.pool.clear();
         self.control.shrink_to_fit();
@@ -725,14 +723,14 @@ impl Streams {
         }
     }
 
-    /// Streams that exist.
+    /// Number of existing streams.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.table.len()
     }
 
-    /// Nothing is sent any more. What has arrived can still be read: the peer may close right after
-    /// its last byte.
+    /// Nothing more is sent. Data that has arrived can still be read: the peer may close right
+    /// after its last byte.
     pub(crate) fn end_sending(&mut self) {
         for send in self
             .slots
@@ -751,9 +749,9 @@ impl Streams {
         self.max_data_pending = false;
     }
 
-    /// Bytes of memory that all streams take, about: what was written and is not acknowledged, the
-    /// chunks that hold what was received, pieces after gaps, and the streams' own state. Costs a
-    /// few additions.
+    /// Roughly the bytes of memory that all streams take: written but unacknowledged data, the
+    /// chunks that hold received data, pieces after gaps, and the streams' own state. Costs a few
+    /// additions.
     pub(crate) fn memory(&self) -> usize {
         let streams = self.slots.len() - self.free.len();
         let places = self.slots.capacity() * size_of::<Option<Box<Stream>>>()

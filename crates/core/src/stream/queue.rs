@@ -6,10 +6,9 @@
 //!  level 0   …                      only while nothing above has anything to send
 //! ```
 //!
-//! Lines are emptied lazily: an entry whose stream has ended, has nothing to send any more or ranks
-//! differently by now is stale, and passed over when it comes to the front. No operation looks at
-//! more than the front of the lines, but `retain`, which the owner calls when most entries must be
-//! stale.
+//! Lines are emptied lazily: an entry whose stream has ended, has nothing more to send or has since
+//! changed its rank is stale, and is skipped when it comes to the front. No operation looks beyond
+//! the front of the lines, except `retain`, which the owner calls when most entries must be stale.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -24,7 +23,7 @@ use squall_wire::StreamId;
 pub struct Priority {
     /// Streams of a higher level send first.
     pub level: i32,
-    /// Whether the stream takes turns with the others of its level; if not, it sends all it has
+    /// Whether the stream takes turns with the others of its level. If not, it sends all its data
     /// before streams of its level that were opened later.
     pub incremental: bool,
 }
@@ -64,21 +63,21 @@ impl Level {
     }
 }
 
-/// Levels that stay although nothing stands in them: HTTP/3 has one for its own streams, and one or
-/// two for requests.
+/// Levels that are kept although they are empty: HTTP/3 has one for its own streams, and one or two
+/// for requests.
 const KEPT_LEVELS: usize = 3;
 
 /// The streams of a connection that have something to send.
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
-    /// The highest first. A few that are empty are kept for their memory.
+    /// Highest first. A few empty ones are kept for their memory.
     levels: Vec<Level>,
     /// Entries, stale ones included.
     len: usize,
 }
 
 impl SendQueue {
-    /// Asks for the highest line.
+    /// Prefetches the highest line.
     #[inline]
     pub(super) fn prefetch(&self) {
         self.levels.first().inspect(|level| prefetch(*level));
@@ -101,7 +100,7 @@ impl SendQueue {
         self.len = lens.sum();
     }
 
-    /// Gives the memory of lines that nothing stands in back.
+    /// Frees the memory of empty lines.
     pub(super) fn shed(&mut self) {
         if self.is_empty() {
             (self.levels, self.len) = (Vec::new(), 0);
@@ -135,7 +134,7 @@ impl SendQueue {
         }
     }
 
-    /// The stream that sends next, and the rank under which it stands there.
+    /// The stream that sends next, and the rank under which it is queued.
     #[inline]
     pub(super) fn front(&self) -> Option<(Priority, Entry)> {
         self.levels.iter().find_map(|level| {
@@ -153,7 +152,7 @@ impl SendQueue {
         })
     }
 
-    /// Takes the front out of its line.
+    /// Removes the front from its line.
     pub(super) fn pop_front(&mut self) {
         let somebody = |l: &Level| !l.fair.is_empty() || !l.ordered.is_empty();
         let Some(at) = self.levels.iter().position(somebody) else {
@@ -229,7 +228,7 @@ mod tests {
         for id in [24, 20] {
             queue.push(urgent, entry(id));
         }
-        // In the order of ids, and each until it is done.
+        // In order of ids, each until it is done.
         assert_eq!(order(&mut queue, 3), [20, 20, 20]);
         queue.pop_front();
         assert_eq!(order(&mut queue, 2), [24, 24]);
@@ -254,7 +253,7 @@ mod tests {
         assert_eq!(order(&mut queue, 6), [0, 4, 0, 8, 0, 4]);
     }
 
-    /// A stream whose rank changes to and fro is in the line once, and takes one turn.
+    /// A stream whose rank changes back and forth is in the line once, and takes one turn.
     #[test]
     fn a_rank_that_changes_leaves_nothing_behind() {
         let params = TransportParameters {

@@ -6,15 +6,15 @@
 //!  cells      64 bytes each, with a bit for each byte that is there: small pieces after gaps
 //! ```
 //!
-//! Bytes are copied once, out of the datagram, to the end of the segment that they continue. In the
+//! Bytes are copied once, from the datagram to the end of the segment that they continue. In the
 //! common case that is the last segment and its chunk has room: a compare and a copy. Chunks that
-//! the reader is done with come back through the pool (`chunk_pool`), so that a steady transfer
+//! the reader has finished with return through the pool (`chunk_pool`), so a steady transfer
 //! allocates nothing.
 //!
-//! A segment of its own for each small piece would let a peer that sends single bytes make us
-//! allocate for each of them, and move thousands of segments for one that lies between others: 161
-//! ns a byte of input where bulk costs 0.5 (`crates/sim/tests/work/main.rs`). In a cell a piece is
-//! a look-up and a copy, wherever it lies. When the bytes before it have come, it is copied into a
+//! If each small piece had its own segment, a peer that sends single bytes would make us allocate
+//! for each of them, and move thousands of segments for one that lies between others: 161 ns per
+//! byte of input, whereas bulk costs 0.5 (`crates/sim/tests/work/main.rs`). In a cell a piece is a
+//! look-up and a copy, wherever it lies. When the bytes before it have arrived, it is copied into a
 //! segment.
 
 use std::collections::VecDeque;
@@ -26,24 +26,24 @@ use super::segment::Segment;
 use super::unordered::Unordered;
 use crate::config::MAX_STREAM_FRAGMENTS;
 
-/// The smallest chunk that a stream of which more has come than one datagram is given.
+/// The smallest chunk for a stream that has received more than one datagram.
 const LEAST_CHUNK: usize = 2 * 1024;
-/// A stream's bytes after which chunks have room for more than what has come. Requests and answers
-/// end before: with a whole chunk each, 100 in flight were 1.6 MB of heap that came and went, and a
-/// client paid 4.5 µs for an answer of 1 KiB, half of it page faults, instead of 2.0 (`peers --
-/// transport`, W3, turn by turn on a busy Zen 5).
+/// Stream bytes after which chunks have room for more data than has arrived. Requests and answers
+/// end before that: with a whole chunk each, 100 in flight were 1.6 MB of heap that came and went,
+/// and a client paid 4.5 µs for an answer of 1 KiB, half of it page faults, instead of 2.0
+/// (`peers -- transport`, W3, turn by turn on a busy Zen 5).
 const ROOM_AFTER: u64 = 4 * 1024;
 
-/// The longest beginning of a stream, or piece after a gap, that gets a chunk of the pool: a
+/// The longest beginning of a stream, or piece after a gap, that gets a chunk from the pool: a
 /// datagram's.
 const SMALL_MESSAGE: usize = 2 * 1024;
-/// Places for segments that are kept for the next stream.
+/// Segment places kept for the next stream.
 const KEPT_PLACES: usize = 8;
 
-/// The size from which a piece after a gap gets a segment: moving its neighbours then costs little
+/// The size from which a piece after a gap gets a segment: moving its neighbours is then cheap
 /// compared with its bytes.
 const LARGE_PIECE: usize = 512;
-/// The same if it continues the last byte received, so that nothing is moved.
+/// The same if it continues the last received byte, so that nothing is moved.
 const LAST_PIECE: usize = 64;
 
 const _: () = assert!(LAST_PIECE <= LARGE_PIECE);
@@ -51,23 +51,23 @@ const _: () = assert!(LAST_PIECE <= LARGE_PIECE);
 /// Bytes of a cell: as many as its mask has bits.
 const CELL: u64 = u64::BITS as u64;
 
-/// Some of the bytes of a stream at a multiple of `CELL`.
+/// Some of the bytes of a stream, at a multiple of `CELL`.
 #[derive(Debug)]
 struct Cell {
-    /// The bytes that are there, from the lowest bit on.
+    /// Which bytes are present, from the lowest bit on.
     mask: u64,
     bytes: [u8; CELL as usize],
 }
 
 /// Cells of a page.
 const PAGE_CELLS: usize = 64;
-/// Bytes of a stream that a page is about.
+/// Bytes of a stream that a page covers.
 const PAGE: u64 = CELL * PAGE_CELLS as u64;
 
-/// The cells of a few thousand bytes, in the order in which they were begun.
+/// The cells for a few thousand bytes, in the order in which they were begun.
 #[derive(Debug)]
 struct Page {
-    /// Which cell is about which bytes; `NO_CELL` where none is.
+    /// Which cell covers which bytes; `NO_CELL` if none does.
     places: [u8; PAGE_CELLS],
     cells: Vec<Cell>,
 }
@@ -77,8 +77,8 @@ const _: () = assert!(PAGE_CELLS < NO_CELL as usize);
 
 /// Small pieces that wait for missing data.
 ///
-/// The pages are a table by offset: what it takes is a five-hundredth of the flow control credit
-/// that the gaps take.
+/// The pages are a table by offset, whose size is a five-hundredth of the flow control credit that
+/// the gaps take.
 #[derive(Debug, Default)]
 struct Cells {
     /// Offset of the first page, in pages.
@@ -95,8 +95,8 @@ impl Cells {
         self.count == 0
     }
 
-    /// Keeps bytes, all of which lie after `gap`: the place where the first gap begins, which never
-    /// falls.
+    /// Stores bytes, all of which lie after `gap`: the place where the first gap begins, which
+    /// never moves back.
     fn write(&mut self, gap: u64, mut offset: u64, mut data: &[u8]) {
         if self.is_empty() {
             self.pages.clear();
@@ -141,7 +141,7 @@ impl Cells {
         page.cells.get_mut(usize::from(*place))
     }
 
-    /// Forgets the pages that lie wholly below `offset`, and all when nothing lies after it.
+    /// Forgets the pages entirely below `offset`, and all pages if nothing lies after it.
     fn drop_below(&mut self, offset: u64) {
         if self.end <= offset {
             *self = Self::default();
@@ -175,8 +175,7 @@ impl Cells {
         })
     }
 
-    /// The bytes from `offset` on up to the end of their cell, without a gap, and how many they
-    /// are.
+    /// The bytes from `offset` up to the end of their cell or the first gap, and how many they are.
     fn at(&self, offset: u64) -> Option<([u8; CELL as usize], usize)> {
         let page = (offset / PAGE).checked_sub(self.base)? as usize;
         let page = self.pages.get(page)?.as_ref()?;
@@ -190,7 +189,7 @@ impl Cells {
     }
 }
 
-/// The stream has more gaps than memory is granted for: the packet is to be dropped unacknowledged.
+/// The stream has more gaps than memory is granted for: drop the packet unacknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooFragmented;
 
@@ -201,24 +200,24 @@ pub(crate) struct Reassembly {
     /// Every byte from `read` up to here is in the segments; perhaps more.
     contiguous: u64,
     segments: VecDeque<Segment>,
-    /// Bytes in none of the segments, when they came.
+    /// Bytes that were in none of the segments when they arrived.
     cells: Cells,
-    /// Room of the next chunk, in bytes: it follows what arrives between two times that the reader
-    /// has read all.
+    /// Size of the next chunk, in bytes: it follows how much arrives between two times at which the
+    /// reader has read everything.
     next_chunk: u32,
-    /// Where it last had read all.
+    /// Where the reader last had read everything.
     emptied_at: u64,
     /// Bytes of dropped chunks that the pool still counts as lent.
     cleared: usize,
-    /// Small messages are put in chunks of the pool, so that a request costs no allocation. The
-    /// handshake's are not: nothing like them follows.
+    /// Small messages are put into chunks of the pool, so that a request costs no allocation. Those
+    /// of the handshake are not: nothing similar follows.
     pools_small: bool,
-    /// The reader wants bytes as they come: they are here, and neither in segments nor in cells.
+    /// The reader wants order of arrival: its bytes are here, and neither in segments nor in cells.
     unordered: Option<Box<Unordered>>,
 }
 
 impl Reassembly {
-    /// Of a stream of the application.
+    /// For a stream of the application.
     pub(crate) fn of_stream() -> Self {
         Self {
             pools_small: true,
@@ -226,7 +225,7 @@ impl Reassembly {
         }
     }
 
-    /// Makes this the state of a new stream, and keeps memory for its first segments.
+    /// Resets this to the state of a new stream, and keeps memory for its first segments.
     pub(crate) fn recycle(&mut self) {
         let mut segments = std::mem::take(&mut self.segments);
         segments.clear();
@@ -236,7 +235,7 @@ impl Reassembly {
         }
     }
 
-    /// Offset of the next byte that a reader in order gets.
+    /// Offset of the next byte that an in-order reader gets.
     #[must_use]
     pub(crate) const fn read_offset(&self) -> u64 {
         self.read
@@ -258,7 +257,7 @@ impl Reassembly {
         }
     }
 
-    /// Whether the reader takes bytes in the order of their arrival.
+    /// Whether the reader takes bytes in order of arrival.
     #[must_use]
     pub(crate) const fn is_unordered(&self) -> bool {
         self.unordered.is_some()
@@ -278,7 +277,7 @@ impl Reassembly {
         self.unordered.as_ref().is_some_and(|u| u.is_readable())
     }
 
-    /// Pieces held, which cost memory in addition to their bytes: segments and cells.
+    /// Number of pieces, which cost memory in addition to their bytes: segments and cells.
     #[must_use]
     pub(crate) fn pieces(&self) -> usize {
         match &self.unordered {
@@ -287,7 +286,7 @@ impl Reassembly {
         }
     }
 
-    /// Bytes of the segments' chunks.
+    /// Size of the segments' chunks.
     #[must_use]
     pub(crate) fn held(&self) -> usize {
         match &self.unordered {
@@ -296,7 +295,7 @@ impl Reassembly {
         }
     }
 
-    /// Bytes of the chunks that [`clear`](Self::clear) dropped, to be reported to the pool once.
+    /// Size of the chunks that [`clear`](Self::clear) dropped, to be reported to the pool once.
     pub(crate) fn take_cleared(&mut self) -> usize {
         std::mem::take(&mut self.cleared)
     }
@@ -307,9 +306,9 @@ impl Reassembly {
         MAX_STREAM_FRAGMENTS.saturating_sub(self.segments.len())
     }
 
-    /// Whether bytes at `offset` continue what is there already: up to the first gap, or at the end
-    /// of the last segment. They are taken when no memory is left for more pieces, so that a full
-    /// line always moves on.
+    /// Whether bytes at `offset` continue existing ones: up to the first gap, or at the end of the
+    /// last segment. They are accepted even if no memory is left for more pieces, so that a full
+    /// stream always makes progress.
     #[must_use]
     pub(crate) fn continues(&mut self, offset: u64) -> bool {
         if let Some(unordered) = &self.unordered {
@@ -318,7 +317,7 @@ impl Reassembly {
         offset <= self.first_gap() || self.segments.back().is_some_and(|s| s.end() == offset)
     }
 
-    /// Whether what is here ends at `offset`.
+    /// Whether the existing bytes end at `offset`.
     #[must_use]
     pub(crate) fn ends_at(&self, offset: u64) -> bool {
         let end = self.segments.back().map_or(self.read, Segment::end);
@@ -340,10 +339,10 @@ impl Reassembly {
         end
     }
 
-    /// Takes the bytes at `offset` in; bytes already held or read are ignored.
+    /// Stores the bytes at `offset`; bytes already held or read are ignored.
     ///
     /// # Errors
-    /// `TooFragmented` if the gaps are more than `MAX_STREAM_FRAGMENTS`.
+    /// `TooFragmented` if there are more gaps than `MAX_STREAM_FRAGMENTS`.
     #[inline]
     pub(crate) fn insert(
         &mut self,
@@ -374,7 +373,7 @@ impl Reassembly {
         }
         let first = self.segments.is_empty() && self.cells.is_empty();
         if first && offset == self.read && !data.is_empty() {
-            // A message that comes whole: nothing to compare it with.
+            // A message that arrives whole: there is nothing to compare it with.
             let taken = self.place(0, offset, data, pool);
             if taken == data.len() {
                 return Ok(());
@@ -426,7 +425,7 @@ impl Reassembly {
             || (len >= LAST_PIECE && offset == end.max(self.cells.end))
     }
 
-    /// Takes bytes in that go into segments.
+    /// Stores bytes that go into segments.
     fn insert_segments(&mut self, offset: u64, data: &[u8], pool: &mut ChunkPool) {
         let skip = self.read.saturating_sub(offset).min(data.len() as u64) as usize;
         let (mut offset, mut data) = (offset + skip as u64, &data[skip..]);
@@ -435,7 +434,7 @@ impl Reassembly {
         while !data.is_empty() {
             let gap = match self.segments.get(i) {
                 Some(s) if s.start <= offset => {
-                    // Held already up to the segment's end.
+                    // Already held up to the segment's end.
                     let held = s.end().saturating_sub(offset).min(data.len() as u64) as usize;
                     offset += held as u64;
                     data = &data[held..];
@@ -465,13 +464,13 @@ impl Reassembly {
         }
     }
 
-    /// Appends what fits to a chunk, growing a small one; returns how much.
+    /// Appends to a chunk what fits, growing a small one; returns how much.
     fn extend(segment: &mut Segment, data: &[u8], pool: &mut ChunkPool) -> usize {
         let chunk = &mut segment.data;
         let mut room = chunk.capacity() - chunk.len();
         if room < data.len() && chunk.capacity() < LEAST_CHUNK && !chunk.is_empty() {
-            // A segment after a gap starts at its exact size; the neighbours that follow make it
-            // grow by doubling.
+            // A segment after a gap starts at its exact size; the data that follows makes it grow
+            // by doubling.
             chunk.reserve(data.len().max(chunk.len()));
             pool.settle(segment.size);
             segment.size = chunk.capacity();
@@ -492,13 +491,13 @@ impl Reassembly {
                     .is_some_and(|i| self.segments[i].end() == offset));
         let (mut chunk, class) = if continues && offset >= ROOM_AFTER {
             if at > 0 {
-                // The chunk before was filled while the reader was away.
+                // The previous chunk was filled while the reader was away.
                 self.next_chunk = (2 * self.next_chunk).clamp(LEAST_CHUNK as u32, LARGEST as u32);
             }
             pool.take((self.next_chunk as usize).max(data.len().min(LARGEST)))
         } else {
-            // In a short stream, and after a gap, memory follows the bytes that arrived, not those
-            // that may come.
+            // In a short stream, and after a gap, memory follows the bytes that have arrived, not
+            // those that may come.
             match data.len() {
                 0..=SMALL_MESSAGE if self.pools_small => pool.take(data.len()),
                 len => (BytesMut::with_capacity(len), None),
@@ -533,8 +532,8 @@ impl Reassembly {
             && let Some(segment) = self.segments.pop_front()
         {
             if !several {
-                // As much may come before the reader looks again. A stream of which little arrives
-                // holds little memory, even if the reader keeps what it got.
+                // The same amount may arrive before the reader looks again. A stream that receives
+                // little holds little memory, even if the reader keeps its data.
                 let arrived = (self.read - self.emptied_at).min(LARGEST as u64);
                 self.next_chunk = (arrived as u32).next_power_of_two();
                 self.emptied_at = self.read;
@@ -544,8 +543,8 @@ impl Reassembly {
         Some(bytes)
     }
 
-    /// The next bytes in the order of their arrival, at most `max`, and their offset. From the
-    /// first call on, no other order is possible.
+    /// The next bytes in order of arrival, at most `max`, and their offset. From the first call on,
+    /// no other order is possible.
     pub(crate) fn read_unordered(
         &mut self,
         max: usize,
@@ -568,7 +567,7 @@ impl Reassembly {
         self.unordered = Some(Box::new(unordered));
     }
 
-    /// Moves the reader to `offset` without reading: the stream was stopped. Drops what it held.
+    /// Moves the reader of a stopped stream to `offset` without reading. Drops the data before it.
     pub(crate) fn clear(&mut self, offset: u64) {
         self.cleared += self.held();
         self.segments = VecDeque::new();
@@ -667,7 +666,7 @@ mod tests {
         assert_eq!(read(&mut stream, &mut pool), places);
     }
 
-    /// Chunks grow with what comes between two reads, up to the largest, and shrink with it.
+    /// Chunks grow with the data that arrives between two reads, up to a limit, and shrink again.
     #[test]
     fn chunks_are_sized_by_what_arrives() {
         let (mut stream, mut pool) = (Reassembly::of_stream(), ChunkPool::default());
@@ -686,7 +685,7 @@ mod tests {
             held
         };
         for (bytes, most) in [
-            // The stream's beginning is in chunks for datagrams.
+            // The stream's beginning is in datagram-sized chunks.
             (200_000, 262_144 + SMALL_MESSAGE),
             (1000, 65_536),
             (1000, 2048),
@@ -708,7 +707,7 @@ mod tests {
             refused += u64::from(stream.insert(at, &data, &mut pool).is_err());
         }
         assert_eq!(refused, 10_000 - MAX_STREAM_FRAGMENTS as u64);
-        // What fills the first gap is taken all the same.
+        // Data that fills the first gap is accepted all the same.
         stream.insert(0, &[1], &mut pool).unwrap();
         assert_eq!(stream.read(usize::MAX, &mut pool).unwrap(), [1].as_slice());
         let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());

@@ -8,8 +8,8 @@ use super::flow::ReceiveCredit;
 use super::reassembly::{Reassembly, TooFragmented};
 use crate::error::ReadError;
 
-/// States of RFC 9000 §3.2, figure 3; Data Recvd is part of SizeKnown, for no decision depends on
-/// the difference.
+/// States of RFC 9000 §3.2, figure 3; Data Recvd is part of SizeKnown, because no decision depends
+/// on the difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvState {
     /// Data arrives.
@@ -35,23 +35,23 @@ pub(crate) struct RecvStream {
     pub(crate) credit: ReceiveCredit,
     final_size: Option<u64>,
     reset_code: u64,
-    /// Bytes that arrive although the stream was reset (RESET_STREAM_AT).
+    /// Bytes that are delivered although the stream was reset (RESET_STREAM_AT).
     reliable: Option<u64>,
     /// Code of our STOP_SENDING and whether the frame is to be sent (again).
     pub(crate) stop: Option<(u64, bool)>,
     /// Whether a MAX_STREAM_DATA is to be sent.
     pub(crate) credit_pending: bool,
-    /// Whether data came in 0-RTT packets.
+    /// Whether data arrived in 0-RTT packets.
     pub(crate) early: bool,
     /// Whether the reader was notified of data and has not found the stream empty since.
     pub(crate) reader_told: bool,
-    /// Whether somebody waits until a reset can come no more, or has come.
+    /// Whether a reader waits until a reset has come or can no longer come.
     pub(crate) reset_awaited: bool,
 }
 
-/// What a reader was given.
+/// Data given to a reader.
 pub(crate) trait Taken {
-    /// Bytes of it.
+    /// Its length in bytes.
     fn count(&self) -> u64;
 }
 
@@ -67,7 +67,7 @@ impl Taken for (u64, Bytes) {
     }
 }
 
-/// What a STREAM or RESET_STREAM frame did.
+/// The effect of a STREAM or RESET_STREAM frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// Charges bytes to the connection's flow control.
@@ -95,7 +95,7 @@ impl RecvStream {
         }
     }
 
-    /// Takes the data of a STREAM frame.
+    /// Processes the data of a STREAM frame.
     ///
     /// # Errors
     /// `FINAL_SIZE_ERROR` and `FLOW_CONTROL_ERROR` of RFC 9000 §4.
@@ -127,7 +127,7 @@ impl RecvStream {
             .receive_to(end)
             .ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
         if self.stop.is_some() {
-            // The stream is not read any more: the bytes count against flow control only.
+            // The stream is no longer read: the bytes count only against flow control.
             self.data.clear(self.credit.received());
         } else if let Err(TooFragmented) = self.data.insert(offset, data, pool) {
             self.credit = before;
@@ -141,7 +141,7 @@ impl RecvStream {
     }
 
     /// How much of the connection's credit `pieces` frames with `len` bytes from `offset` on take,
-    /// if they add to the end of what is here and nothing stands in their way.
+    /// if they append to the existing data and nothing prevents that.
     pub(crate) fn rise_of_run(&self, offset: u64, len: u64, pieces: usize) -> Option<u64> {
         let plain = self.state == RecvState::Recv && self.stop.is_none();
         let end = offset + len;
@@ -151,7 +151,7 @@ impl RecvStream {
             .then(|| end.saturating_sub(self.credit.received()))
     }
 
-    /// Takes the pieces of which `rise_of_run` was asked.
+    /// Stores the pieces that `rise_of_run` was asked about.
     pub(crate) fn receive_run(&mut self, mut offset: u64, pieces: &[&[u8]], pool: &mut ChunkPool) {
         for data in pieces {
             let taken = self.data.insert(offset, data, pool);
@@ -162,12 +162,12 @@ impl RecvStream {
         debug_assert!(rise.is_some(), "there is credit for all");
     }
 
-    /// Takes a RESET_STREAM frame, or a RESET_STREAM_AT one that promises the first `reliable`
+    /// Processes a RESET_STREAM frame, or a RESET_STREAM_AT one that promises the first `reliable`
     /// bytes.
     ///
     /// # Errors
-    /// `FINAL_SIZE_ERROR` and `FLOW_CONTROL_ERROR` of RFC 9000 §4; `STREAM_STATE_ERROR` for another
-    /// code than before (draft-ietf-quic-reliable-stream-reset §5.2).
+    /// `FINAL_SIZE_ERROR` and `FLOW_CONTROL_ERROR` of RFC 9000 §4; `STREAM_STATE_ERROR` for a code
+    /// different from before (draft-ietf-quic-reliable-stream-reset §5.2).
     pub(crate) fn receive_reset(
         &mut self,
         code: u64,
@@ -217,7 +217,7 @@ impl RecvStream {
         self.final_size.is_some_and(|size| self.data.has_read(size))
     }
 
-    /// Whether the reader has all that the peer promised before it reset the stream.
+    /// Whether the reader has everything that the peer promised before it reset the stream.
     fn at_reset(&self) -> bool {
         self.reliable
             .is_some_and(|reliable| self.data.has_read(reliable))
@@ -262,7 +262,7 @@ impl RecvStream {
         })
     }
 
-    /// Gives the reader the bytes that came first, and their offset; `None` is the end.
+    /// Gives the reader the bytes that arrived first, and their offset; `None` is the end.
     ///
     /// # Errors
     /// `Blocked`, `Reset` once, `Closed` after the end.
@@ -308,7 +308,7 @@ impl RecvStream {
         Err(ReadError::Blocked)
     }
 
-    /// Stops reading; STOP_SENDING is to be sent unless all has arrived.
+    /// Stops reading; STOP_SENDING is to be sent unless everything has arrived.
     pub(crate) fn stop(&mut self, code: u64) {
         if self.stop.is_none() {
             let open = matches!(self.state, RecvState::Recv);
@@ -317,8 +317,8 @@ impl RecvStream {
         }
     }
 
-    /// Bytes received that no reader has taken: what the connection's credit gets back when the
-    /// stream goes.
+    /// Received bytes that no reader has taken: they return to the connection's credit when the
+    /// stream is removed.
     #[must_use]
     pub(crate) const fn unread(&self) -> u64 {
         self.credit.received() - self.credit.consumed()
@@ -390,7 +390,7 @@ mod tests {
         let (mut s, mut pool) = stream();
         s.receive(0, b"abc", false, &mut pool).unwrap();
         assert_eq!(s.receive_reset(7, 10, 5), Ok(7));
-        // A larger promise is ignored; another code or size is an offence.
+        // A larger promise is ignored; another code or size is an error.
         assert_eq!(s.receive_reset(7, 10, 9), Ok(0));
         assert_eq!(
             s.receive_reset(8, 10, 5),

@@ -9,9 +9,9 @@ use super::chunk_pool::ChunkPool;
 pub(super) struct Segment {
     pub(super) start: u64,
     pub(super) data: BytesMut,
-    /// Bytes of the chunk, those that were read included.
+    /// Bytes of the chunk, including those already read.
     pub(super) size: usize,
-    /// What the pool takes it back by.
+    /// The size class by which the pool takes it back.
     pub(super) class: Option<u8>,
 }
 
@@ -24,7 +24,7 @@ impl Segment {
     pub(super) fn take(&mut self, max: usize) -> Bytes {
         let n = max.min(self.data.len());
         let bytes = if n == self.data.len() && self.class.is_none() {
-            // Nothing comes back to the pool: the reader gets the chunk itself, and no handle that
+            // Nothing returns to the pool: the reader gets the chunk itself, and no handle that
             // shares it is allocated.
             std::mem::take(&mut self.data).freeze()
         } else {

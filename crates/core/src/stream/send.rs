@@ -6,8 +6,8 @@ use super::flow::SendCredit;
 use super::queue::Priority;
 use super::send_buffer::SendBuffer;
 
-/// States of RFC 9000 §3.1, figure 2; Ready and Send are one here, for no decision depends on the
-/// difference.
+/// States of RFC 9000 §3.1, figure 2; Ready and Send are one state here, because no decision
+/// depends on the difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendState {
     /// Data may be written.
@@ -22,11 +22,10 @@ pub(crate) enum SendState {
     ResetReceived,
 }
 
-/// How far the frame of a reset is.
+/// The progress of a reset's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResetFrame {
-    /// The data that is promised is to be sent first: until then flow control may forbid the final
-    /// size.
+    /// The promised data has to be sent first: until then flow control may forbid the final size.
     Waits,
     /// To be sent (again).
     Due,
@@ -36,12 +35,12 @@ pub(crate) enum ResetFrame {
     Acknowledged,
 }
 
-/// A sending part that was given up.
+/// The reset of a sending part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reset {
     /// The application's code.
     pub(crate) code: u64,
-    /// Bytes that arrive all the same (RESET_STREAM_AT); 0 is RESET_STREAM.
+    /// Bytes that are delivered all the same (RESET_STREAM_AT); 0 is RESET_STREAM.
     pub(crate) reliable: u64,
     /// Its frame.
     pub(crate) frame: ResetFrame,
@@ -60,25 +59,25 @@ pub(crate) struct SendStream {
     pub(crate) fin_pending: bool,
     /// Whether the FIN is acknowledged.
     pub(crate) fin_acked: bool,
-    /// Whether and how it was given up.
+    /// Whether and how it was reset.
     pub(crate) reset: Option<Reset>,
     /// Code of the peer's STOP_SENDING.
     pub(crate) stopped: Option<u64>,
     /// A writer was refused for lack of room and is to be notified.
     pub(crate) writer_waits: bool,
-    /// A writer waits until at most this many bytes have not been sent.
+    /// The writer waits until at most this many bytes remain unsent.
     pub(crate) unsent_awaited: Option<u64>,
     /// Whether the writer is in the connection's list of those that wait for its buffer.
     pub(crate) writer_listed: bool,
-    /// Whether the stream is in the line of those that have something to send.
+    /// Whether the stream is in the line of those with something to send.
     pub(crate) queued: bool,
-    /// Whether it is in the line of those that only the connection's credit holds back.
+    /// Whether it is in the line of those held back only by the connection's credit.
     pub(crate) starved: bool,
-    /// How it ranks.
+    /// Its priority.
     pub(crate) priority: Priority,
-    /// How often that has changed.
+    /// How often the priority has changed.
     pub(crate) rank_changes: u32,
-    /// The limit that was last reported to the peer as blocking.
+    /// The limit last reported to the peer as blocking.
     blocked_at: Option<u64>,
 }
 
@@ -105,7 +104,7 @@ impl SendStream {
         }
     }
 
-    /// Whether a STREAM frame could be sent now, the connection's credit aside.
+    /// Whether a STREAM frame could be sent now, ignoring the connection's credit.
     #[must_use]
     pub(crate) fn wants_to_send(&self) -> bool {
         if !matches!(self.state, SendState::Send | SendState::DataSent) {
@@ -116,7 +115,7 @@ impl SendStream {
             || (self.fin_pending && self.buffer.unsent() == self.buffer.end())
     }
 
-    /// The peer has heard nothing of the stream: all is sent again, within `limit`.
+    /// The peer has received nothing of the stream: all of it is sent again, within `limit`.
     pub(crate) fn rewind(&mut self, limit: u64) {
         self.credit = SendCredit::new(limit);
         self.buffer.rewind();
@@ -131,7 +130,7 @@ impl SendStream {
         }
     }
 
-    /// Whether the stream was finished, and the peer has not acknowledged all that it is to have.
+    /// Whether the stream was finished, and the peer has not acknowledged everything it should get.
     #[must_use]
     pub(crate) fn is_delivering(&self) -> bool {
         self.state == SendState::DataSent
@@ -146,20 +145,20 @@ impl SendStream {
         )
     }
 
-    /// Bytes of the peer's credit that nothing was written for yet.
+    /// Bytes of the peer's credit for which nothing has been written yet.
     #[must_use]
     pub(crate) const fn unused_credit(&self) -> u64 {
         self.credit.limit().saturating_sub(self.buffer.end())
     }
 
     /// Whether all credit of the stream is used, a writer or bytes wait for more, and the peer has
-    /// not heard of it at this limit (RFC 9000 §4.1).
+    /// not been told at this limit (RFC 9000 §4.1).
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.is_held_back() && self.blocked_at != Some(self.credit.limit())
     }
 
-    /// The same where the peer has heard of it.
+    /// The same if the peer has been told.
     #[must_use]
     pub(crate) fn is_told_blocked(&self) -> bool {
         self.is_held_back() && self.blocked_at == Some(self.credit.limit())
@@ -170,7 +169,7 @@ impl SendStream {
             && (self.writer_waits || self.buffer.unsent() < self.buffer.end())
     }
 
-    /// Records that the peer is told of the limit, and returns it.
+    /// Records that the peer is told about the limit, and returns the limit.
     pub(crate) const fn tell_blocked(&mut self) -> u64 {
         self.blocked_at = Some(self.credit.limit());
         self.credit.limit()
@@ -181,7 +180,7 @@ impl SendStream {
         self.blocked_at = None;
     }
 
-    /// Turns to ResetSent: unsent and lost data is given up. Returns the bytes freed.
+    /// Changes to ResetSent: unsent and lost data is discarded. Returns the bytes freed.
     pub(crate) fn reset(&mut self, code: u64) -> u64 {
         if !matches!(self.state, SendState::Send | SendState::DataSent) {
             return 0;
@@ -197,8 +196,8 @@ impl SendStream {
         self.buffer.clear()
     }
 
-    /// Discards what follows the first `reliable` bytes (draft-ietf-quic-reliable-stream-reset §5).
-    /// Returns the bytes freed.
+    /// Discards everything after the first `reliable` bytes (draft-ietf-quic-reliable-stream-reset
+    /// §5). Returns the bytes freed.
     pub(crate) fn reset_at(&mut self, code: u64, reliable: u64) -> u64 {
         let promised = self.reset.map_or(u64::MAX, |r| r.reliable);
         let reliable = reliable.min(self.buffer.end()).min(promised);
@@ -218,8 +217,8 @@ impl SendStream {
         self.buffer.truncate(reliable)
     }
 
-    /// Whether the frame of a partial reset may go out now; asked when data was sent or
-    /// acknowledged. A peer that does not take RESET_STREAM_AT gets RESET_STREAM when it has all
+    /// Whether the frame of a partial reset may be sent now; called when data was sent or
+    /// acknowledged. A peer that does not support RESET_STREAM_AT gets RESET_STREAM once it has all
     /// that was promised.
     pub(crate) fn reset_becomes_due(&mut self, partial_resets: bool) -> bool {
         match &mut self.reset {
@@ -238,8 +237,8 @@ impl SendStream {
         }
     }
 
-    /// Notes that a RESET_STREAM or RESET_STREAM_AT is acknowledged; says whether all is settled
-    /// now.
+    /// Records that a RESET_STREAM or RESET_STREAM_AT is acknowledged; returns whether everything
+    /// is now settled.
     pub(crate) fn on_reset_acked(&mut self, reliable: u64) -> bool {
         match &mut self.reset {
             Some(reset) if reset.reliable == reliable => reset.frame = ResetFrame::Acknowledged,
@@ -264,14 +263,14 @@ impl SendStream {
         done
     }
 
-    /// The final size that a reset reports: what flow control was charged for (RFC 9000 §4.5).
+    /// The final size that a reset reports: the bytes charged to flow control (RFC 9000 §4.5).
     #[must_use]
     pub(crate) const fn charged(&self) -> u64 {
         self.credit.limit() - self.credit.available()
     }
 
-    /// Notes that a range, and perhaps the FIN, is acknowledged. Returns the bytes freed and
-    /// whether all is settled now.
+    /// Records that a range, and perhaps the FIN, is acknowledged. Returns the bytes freed and
+    /// whether everything is now settled.
     pub(crate) fn on_acked(&mut self, start: u64, len: u64, fin: bool) -> (u64, bool) {
         if !matches!(self.state, SendState::Send | SendState::DataSent) {
             return (0, false);
@@ -282,7 +281,7 @@ impl SendStream {
         (freed, self.settle())
     }
 
-    /// Notes that a range, and perhaps the FIN, was lost.
+    /// Records that a range, and perhaps the FIN, was lost.
     pub(crate) fn on_lost(&mut self, start: u64, len: u32, fin: bool) {
         if matches!(self.state, SendState::Send | SendState::DataSent) {
             self.buffer.on_lost(start..start + u64::from(len));
@@ -291,7 +290,7 @@ impl SendStream {
     }
 }
 
-/// A STREAM frame that a packet is to carry.
+/// A STREAM frame for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamRange {
     /// The stream.

@@ -1,9 +1,9 @@
-//! The bytes of a stream from the application's hands to the peer's acknowledgement.
+//! The bytes of a stream from the application's write to the peer's acknowledgement.
 //!
-//! The application's `Bytes` are kept as they came, unless they are small: those, and slices, are
-//! copied one after the other into chunks of our own, so that memory follows the bytes written, not
-//! the number of writes. Packets refer to ranges of offsets. A loss puts a range back in line, an
-//! acknowledgement frees the chunks that it completes.
+//! The application's `Bytes` are kept as they are, unless they are small: small ones, and slices,
+//! are copied one after the other into chunks of our own, so that memory follows the number of
+//! bytes written, not the number of writes. Packets refer to ranges of offsets. A loss queues a
+//! range again, and an acknowledgement frees the chunks that it completes.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, Range};
@@ -13,23 +13,23 @@ use bytes::Bytes;
 use crate::range_tree::RangeTree;
 
 /// `Bytes` of at most this length are copied: a packet that takes several of them copies most of
-/// them anyway, and a handle costs more memory than it saves. A response of 1 KiB is not: copied,
-/// it cost a server a sixth more.
+/// them anyway, and a handle costs more memory than it saves. A response of 1 KiB is not copied:
+/// copying it cost a server a sixth more.
 const COPIED_UP_TO: usize = 256;
-/// The same where nothing waits before them: a message that is written at once, a request say, is
-/// not copied into an allocation of its own. What is tiny still is, so that it does not keep alive
-/// what it may be a slice of.
+/// The same if nothing waits before them: a message that is sent at once, such as a request, is not
+/// copied into an allocation of its own. Tiny ones still are, so that they do not keep alive a
+/// larger buffer of which they may be a slice.
 const COPIED_ALONE: usize = FIRST_CHUNK;
-/// What a chunk costs besides its bytes: its place in the queue and the allocation that it keeps
+/// The cost of a chunk besides its bytes: its place in the queue and the allocation that it keeps
 /// alive.
 const CHUNK_OVERHEAD: u64 = 96;
 /// Capacity of a stream's first chunk for copies.
 const FIRST_CHUNK: usize = 64;
-/// Each further chunk for copies is twice as large as the one before, up to this.
+/// Each further chunk for copies is twice as large as the previous one, up to this.
 const GROWN_CHUNK: usize = 16 * 1024;
 /// The largest chunk for copies whose memory is kept for the next one.
 const KEPT_CHUNK: usize = 256;
-/// Places for chunks that are kept for the next stream.
+/// Chunk places kept for the next stream.
 const KEPT_PLACES: usize = 8;
 /// The largest chunk that one write makes.
 const LARGEST_CHUNK: usize = 64 * 1024;
@@ -84,7 +84,7 @@ pub(crate) struct SendBuffer {
 }
 
 impl SendBuffer {
-    /// Makes this the buffer of a new stream, and keeps memory for its first chunk.
+    /// Resets this to the buffer of a new stream, and keeps memory for its first chunk.
     pub(crate) fn recycle(&mut self) {
         let (mut chunks, mut spare) = (
             std::mem::take(&mut self.chunks),
@@ -121,7 +121,7 @@ impl SendBuffer {
         self.end - self.unsent
     }
 
-    /// What the buffer costs, in bytes: those written and not acknowledged, and an overhead for
+    /// The cost of the buffer, in bytes: those written but not acknowledged, and an overhead for
     /// each chunk.
     #[must_use]
     pub(crate) fn cost(&self) -> u64 {
@@ -140,7 +140,7 @@ impl SendBuffer {
         !self.lost.is_empty()
     }
 
-    /// Whether anything waits to be sent, flow control aside.
+    /// Whether anything waits to be sent, ignoring flow control.
     #[must_use]
     pub(crate) fn wants_to_send(&self) -> bool {
         self.unsent < self.end || self.has_lost()
@@ -159,7 +159,7 @@ impl SendBuffer {
         }
     }
 
-    /// Appends a copy of `data`, to the last chunk while that has room.
+    /// Appends a copy of `data`, in the last chunk while that has room.
     pub(crate) fn write_copy(&mut self, mut data: &[u8]) {
         let mut capacity = FIRST_CHUNK;
         if let Some((_, Chunk::Copied(last))) = self.chunks.back_mut() {
@@ -172,7 +172,7 @@ impl SendBuffer {
         while !data.is_empty() {
             let (now, rest) = data.split_at(data.len().min(LARGEST_CHUNK));
             let capacity = now.len().max(capacity);
-            // Chunks go on growing: a smaller one waits for the next stream.
+            // Chunks keep growing: a smaller one is left for the next stream.
             let mut chunk = if self.spare.capacity() >= capacity {
                 std::mem::take(&mut self.spare)
             } else {
@@ -191,7 +191,7 @@ impl SendBuffer {
         self.chunks.push_back((start, chunk));
     }
 
-    /// The next range to be sent, at most `max` bytes long, new bytes only below `limit`; lost
+    /// The next range to be sent, at most `max` bytes long, with new bytes only below `limit`; lost
     /// bytes come first.
     #[inline]
     pub(crate) fn next_range(&self, max: u64, limit: u64) -> Option<Range<u64>> {
@@ -202,7 +202,7 @@ impl SendBuffer {
         (end > self.unsent).then_some(self.unsent..end)
     }
 
-    /// Notes that `range` is in a packet now.
+    /// Records that `range` is now in a packet.
     #[inline]
     pub(crate) fn on_sent(&mut self, range: &Range<u64>) {
         if !self.lost.is_empty() {
@@ -211,9 +211,9 @@ impl SendBuffer {
         self.unsent = self.unsent.max(range.end);
     }
 
-    /// Notes that the peer has `range`; returns by how much that lowers the cost.
+    /// Records that the peer has `range`; returns by how much that lowers the cost.
     pub(crate) fn on_acked(&mut self, range: Range<u64>) -> u64 {
-        // Past the end lies what was discarded after it was sent.
+        // Beyond the end is data that was discarded after it was sent.
         let range = range.start.min(self.end)..range.end.min(self.end);
         self.lost.remove(range.clone());
         let before = self.cost();
@@ -248,7 +248,7 @@ impl SendBuffer {
         }
     }
 
-    /// Notes that `range` was lost: what is not acknowledged of it is sent again.
+    /// Records that `range` was lost: its unacknowledged parts are sent again.
     pub(crate) fn on_lost(&mut self, range: Range<u64>) {
         let range = range.start.max(self.base)..range.end.min(self.end);
         self.lost.insert(range.clone());
@@ -257,18 +257,18 @@ impl SendBuffer {
         }
     }
 
-    /// Nothing of what was sent has arrived, and nothing is acknowledged: all is as new.
+    /// Nothing that was sent has arrived, and nothing is acknowledged: everything counts as new.
     pub(crate) fn rewind(&mut self) {
         self.unsent = self.base;
         self.lost = RangeTree::default();
     }
 
-    /// Puts everything not acknowledged back in line (RFC 9002 §6.2.4 and Retry).
+    /// Queues everything unacknowledged again (RFC 9002 §6.2.4 and Retry).
     pub(crate) fn on_all_lost(&mut self) {
         self.on_lost(self.base..self.unsent);
     }
 
-    /// Gives up all bytes from `end` on. Returns by how much that lowers the cost.
+    /// Discards all bytes from `end` on. Returns by how much that lowers the cost.
     pub(crate) fn truncate(&mut self, end: u64) -> u64 {
         let before = self.cost();
         let end = end.clamp(self.base, self.end);
@@ -326,7 +326,7 @@ impl SendBuffer {
         }
     }
 
-    /// Drops all bytes: the stream was reset. Returns what they cost.
+    /// Drops all bytes because the stream was reset. Returns their cost.
     pub(crate) fn clear(&mut self) -> u64 {
         let cost = self.cost();
         self.chunks = VecDeque::new();
@@ -367,8 +367,8 @@ mod tests {
         assert_eq!(buffer.next_range(9, 20), Some(18..20));
     }
 
-    /// What the buffer occupies: capacities of its own chunks, lengths of shared ones, and places
-    /// in the queue.
+    /// The memory that the buffer occupies: capacities of its own chunks, lengths of shared ones,
+    /// and places in the queue.
     fn occupied(buffer: &SendBuffer) -> usize {
         let of = |(_, chunk): &(u64, Chunk)| match chunk {
             Chunk::Shared(bytes) => bytes.len(),
@@ -389,7 +389,7 @@ mod tests {
                     if copies {
                         buffer.write_copy(&bytes);
                     } else {
-                        // An allocation of its own, as an application makes it.
+                        // A separate allocation, as an application makes it.
                         buffer.write(Bytes::from(bytes.clone()));
                     }
                 }

@@ -1,8 +1,8 @@
-//! Stream bytes in the order in which they arrive, for readers who want no other.
+//! Stream bytes in order of arrival, for readers that want them so.
 //!
-//! A reader that has changed to this order gets each byte once, with its offset, and waits for no
-//! byte before it. What was received is remembered as ranges, so that bytes that come again are
-//! dropped; a stream without losses is one range.
+//! A reader that has switched to this order gets each byte once, with its offset, and waits for no
+//! byte before it. Received ranges are remembered, so that repeated bytes are dropped; a stream
+//! without losses is one range.
 
 use std::collections::VecDeque;
 
@@ -13,24 +13,24 @@ use super::segment::Segment;
 use crate::config::MAX_STREAM_FRAGMENTS;
 use crate::range_tree::RangeTree;
 
-/// The smallest chunk for bytes that continue those before them.
+/// The smallest chunk for bytes that continue the previous ones.
 const LEAST_CHUNK: usize = 4 * 1024;
 
-/// Bytes received of one stream, in the order of their arrival.
+/// Bytes received of one stream, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Unordered {
-    /// All that was received, whether or not the reader has it.
+    /// Everything received, whether or not the reader has it.
     received: RangeTree,
-    /// What the reader gets next.
+    /// The data that the reader gets next.
     queue: VecDeque<Segment>,
-    /// Where the piece that came last ends.
+    /// Where the most recent piece ends.
     last_end: u64,
-    /// Room of the next chunk for bytes that continue the last ones.
+    /// Size of the next chunk for bytes that continue the last ones.
     next_chunk: usize,
 }
 
 impl Unordered {
-    /// Begins at a stream of which everything below `read` is with the reader.
+    /// Starts with a stream whose reader has everything below `read`.
     pub(super) fn new(read: u64) -> Self {
         let mut received = RangeTree::default();
         received.insert(0..read);
@@ -41,14 +41,14 @@ impl Unordered {
         }
     }
 
-    /// Adds a chunk of bytes none of which was received before.
+    /// Adds a chunk of bytes that were all new.
     pub(super) fn push(&mut self, segment: Segment) {
         self.received.insert(segment.start..segment.end());
         self.last_end = segment.end();
         self.queue.push_back(segment);
     }
 
-    /// Pieces held, which cost memory in addition to their bytes.
+    /// Number of pieces, which cost memory in addition to their bytes.
     #[cold]
     pub(super) fn pieces(&self) -> usize {
         self.queue.len() + self.received.len()
@@ -63,8 +63,8 @@ impl Unordered {
         !self.queue.is_empty()
     }
 
-    /// Whether bytes at `offset` add to the last piece, or fill the first gap while nothing waits:
-    /// taken when no memory is left for more pieces.
+    /// Whether bytes at `offset` extend the last piece, or fill the first gap while nothing waits:
+    /// accepted even if no memory is left for more pieces.
     pub(super) fn continues(&self, offset: u64) -> bool {
         offset == self.last_end || (self.queue.is_empty() && self.covers(offset))
     }
@@ -80,7 +80,7 @@ impl Unordered {
         MAX_STREAM_FRAGMENTS.saturating_sub(self.pieces())
     }
 
-    /// Takes the bytes at `offset` in; those that were received before are ignored.
+    /// Stores the bytes at `offset`; bytes received before are ignored.
     pub(super) fn insert(&mut self, mut offset: u64, mut data: &[u8], pool: &mut ChunkPool) {
         while !data.is_empty() {
             let end = offset + data.len() as u64;
@@ -94,7 +94,7 @@ impl Unordered {
         }
     }
 
-    /// Queues bytes that are new.
+    /// Queues new bytes.
     fn append(&mut self, mut offset: u64, mut data: &[u8], pool: &mut ChunkPool) {
         while !data.is_empty() {
             let continues = self.last_end == offset;
@@ -119,7 +119,7 @@ impl Unordered {
             self.next_chunk = (2 * self.next_chunk).clamp(LEAST_CHUNK, LARGEST);
             pool.take(self.next_chunk)
         } else {
-            // After a gap memory follows the bytes that arrived, not those that may come.
+            // After a gap memory follows the bytes that have arrived, not those that may come.
             self.next_chunk = 0;
             (BytesMut::with_capacity(data.len()), None)
         };
@@ -136,7 +136,7 @@ impl Unordered {
         n
     }
 
-    /// The bytes that came first, at most `max`, and their offset.
+    /// The bytes that arrived first, at most `max`, and their offset.
     pub(super) fn read(&mut self, max: usize, pool: &mut ChunkPool) -> Option<(u64, Bytes)> {
         let segment = self.queue.front_mut().filter(|_| max > 0)?;
         let offset = segment.start;
@@ -159,8 +159,8 @@ mod tests {
         (offset * 31 % 251) as u8
     }
 
-    // test: a reader that changes its mind in the middle gets every byte once, whatever comes how
-    // often and in which order.
+    // test: a reader that switches order in the middle gets every byte once, no matter how often
+    // and in which order data arrives.
     #[test]
     fn every_byte_is_given_once() {
         let mut next = crate::common::numbers(11);
@@ -184,7 +184,7 @@ mod tests {
             let mut rounds = 0;
             while !stream.has_read(total) {
                 rounds += 1;
-                // At last in order, so that there is an end.
+                // Finally in order, so that there is an end.
                 let start = if rounds > 300 {
                     (rounds - 301) * step % total
                 } else {
@@ -243,14 +243,14 @@ mod tests {
         let mut taken = 0;
         while stream.insert(2 * taken, &[7], &mut pool).is_ok() {
             taken += 1;
-            // The reader takes everything: the gaps remain.
+            // The reader takes everything, but the gaps remain.
             while stream.read_unordered(100, &mut pool).is_some() {}
         }
         assert!(
             (1000..=MAX_STREAM_FRAGMENTS as u64).contains(&taken),
             "{taken}"
         );
-        // Filling the first gap is always possible, so that the stream can go on.
+        // Filling the first gap is always possible, so that the stream can continue.
         for i in 0..taken {
             stream.insert(2 * i + 1, &[7], &mut pool).unwrap();
             while stream.read_unordered(100, &mut pool).is_some() {}

@@ -7,13 +7,13 @@ use std::time::Duration;
 use squall::{ClientConfig, Connection, EarlyDataAccepted, Endpoint};
 use tokio::task::JoinSet;
 
-/// How long an attempt has before the next one starts beside it (RFC 8305 §5).
+/// How long an attempt has before the next one starts alongside it (RFC 8305 §5).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// A connection, and what tells whether its early data is accepted, if it may still send some.
+/// A connection and, if it may still send early data, the future of whether that is accepted.
 pub(super) type Connected = (Connection, Option<EarlyDataAccepted>);
 
-/// Addresses in the order in which they are tried (RFC 8305 §4): the families take turns, IPv6
+/// Addresses in the order in which they are tried (RFC 8305 §4): the families alternate, IPv6
 /// first.
 pub(super) fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let (v6, v4): (Vec<_>, Vec<_>) = addresses.into_iter().partition(SocketAddr::is_ipv6);
@@ -33,7 +33,7 @@ pub(super) fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 /// at once.
 ///
 /// # Errors
-/// No address answers: what the last attempt failed with.
+/// No address answers: the error of the last attempt.
 pub(super) async fn connect(
     endpoint: &Endpoint,
     config: &ClientConfig,
@@ -66,7 +66,7 @@ pub(super) async fn connect(
         };
         tokio::select! {
             ended = attempts.join_next() => match ended {
-                // The other attempts end with the set.
+                // The other attempts end when the set is dropped.
                 Some(Ok(Ok(connected))) => return Ok(connected),
                 Some(Ok(Err(error))) => last = error,
                 Some(Err(error)) => last = io::Error::other(error),
@@ -90,7 +90,7 @@ async fn attempt(
     }
 }
 
-/// The addresses of a host by the operating system's resolver.
+/// The addresses of a host from the operating system's resolver.
 pub(super) async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);

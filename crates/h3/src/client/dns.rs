@@ -1,4 +1,4 @@
-//! Where an origin speaks HTTP/3, as the DNS tells it: HTTPS records (RFC 9460).
+//! Where an origin speaks HTTP/3 according to the DNS: HTTPS records (RFC 9460).
 //!
 //! ```text
 //!   addresses     the operating system's resolver ──────────────┐
@@ -29,19 +29,19 @@ const HTTPS_PORT: u16 = 443;
 /// Aliases that are followed (RFC 9460 §2.4.2: "a limit").
 const MAX_ALIASES: usize = 8;
 
-/// How long HTTPS records are waited for when the addresses are here: a network that drops such
+/// How long to wait for HTTPS records once the addresses are known: a network that drops such
 /// queries costs no more than this (RFC 8305 §3, "Resolution Delay").
 const DELAY: Duration = Duration::from_millis(50);
 
-/// A resolver that also asks for HTTPS records (RFC 9460), which tell on which hosts and ports an
-/// origin speaks HTTP/3.
+/// A resolver that also asks for HTTPS records (RFC 9460), which name the hosts and ports on which
+/// an origin speaks HTTP/3.
 ///
-/// Addresses come from the operating system's resolver, so that `/etc/hosts` and the like count.
-/// Services that do not speak `h3`, or demand what a client does not know, are left out. The
-/// origin's own addresses come last: without such records, or when no service answers, they are
-/// tried as if there were none (RFC 9460 §3, "SVCB-optional").
+/// Addresses come from the operating system's resolver, so that `/etc/hosts` and the like apply.
+/// Services that do not speak `h3`, or demand something the client does not support, are left out.
+/// The origin's own addresses come last: if there are no such records, or no service answers, they
+/// are tried as usual (RFC 9460 §3, "SVCB-optional").
 ///
-/// Dropping a future ends its queries. Answers are kept as long as they may be.
+/// Dropping a future ends its queries. Answers are cached as long as they may be.
 #[derive(Clone)]
 pub struct Dns {
     resolver: TokioResolver,
@@ -50,18 +50,18 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// One that asks the operating system's name servers.
+    /// A resolver that asks the operating system's name servers.
     ///
     /// # Errors
-    /// They cannot be found, or there is no tokio runtime's socket for them.
+    /// They cannot be found, or tokio offers no socket for them.
     pub fn system() -> io::Result<Self> {
         Self::new(TokioResolver::builder_tokio().map_err(io::Error::other)?)
     }
 
-    /// One that asks these name servers, over UDP, and over TCP where an answer is too long for it.
+    /// A resolver that asks these name servers over UDP, and over TCP for longer answers.
     ///
     /// # Errors
-    /// There are none.
+    /// The list is empty.
     pub fn with_name_servers(servers: &[SocketAddr]) -> io::Result<Self> {
         if servers.is_empty() {
             let text = "no name server to ask";
@@ -88,19 +88,19 @@ impl Dns {
         })
     }
 
-    /// How long records are waited for when the addresses are here; 50 ms by default.
+    /// How long to wait for records once the addresses are known; 50 ms by default.
     #[must_use]
     pub fn resolution_delay(self, delay: Duration) -> Self {
         Self { delay, ..self }
     }
 
-    /// Has the addresses of hosts found by another resolver than the operating system's.
+    /// Finds the addresses of hosts with a resolver other than the operating system's.
     #[must_use]
     pub fn addresses_from(self, addresses: Arc<dyn Resolve>) -> Self {
         Self { addresses, ..self }
     }
 
-    /// The services of an origin, in the order of their priority, and the host that stands for it.
+    /// The services of an origin, in order of priority, and the host that its alias leads to.
     async fn services(&self, host: &str, port: u16) -> (Vec<Service>, Option<String>) {
         let mut name = match port {
             HTTPS_PORT => format!("{host}."),
@@ -108,7 +108,7 @@ impl Dns {
         };
         let mut alias = None;
         for _ in 0..MAX_ALIASES {
-            // Without records it is as if nobody had asked.
+            // Without records, continue as if none had been requested.
             let Ok(found) = self.resolver.lookup(name.as_str(), RecordType::HTTPS).await else {
                 return (Vec::new(), alias);
             };
@@ -121,7 +121,7 @@ impl Dns {
                 .collect();
             records.sort_by_key(|record| record.svc_priority);
             match records.first() {
-                // RFC 9460 §2.4.2: with an alias among them, services do not count.
+                // RFC 9460 §2.4.2: if an alias is among them, the services do not count.
                 Some(first) if first.svc_priority == 0 => {
                     let Some(target) = host_of(&first.target_name) else {
                         return (Vec::new(), alias);
@@ -146,12 +146,12 @@ impl Dns {
 struct Service {
     host: String,
     port: u16,
-    /// Addresses of the host, unless the DNS has others.
+    /// Addresses of the host, for use if the DNS has none.
     hints: Vec<IpAddr>,
 }
 
 impl Service {
-    /// What a record says; `None`: it is of no use for HTTP/3.
+    /// Reads a record; `None`: it is of no use for HTTP/3.
     fn of(record: &HTTPS, owner: &str, port: u16) -> Option<Self> {
         let mut service = Self {
             // RFC 9460 §2.5.2: "." is the owner's name.
@@ -174,7 +174,7 @@ impl Service {
                         .hints
                         .extend(hint.0.iter().map(|one| IpAddr::V6(one.0)));
                 }
-                // RFC 9460 §8: who does not know all of these ignores the record.
+                // RFC 9460 §8: a client that does not know all of these ignores the record.
                 SvcParamValue::Mandatory(keys) if !keys.0.iter().all(is_known) => return None,
                 _ => {}
             }
@@ -182,7 +182,7 @@ impl Service {
         (speaks_h3 && service.port > 0).then_some(service)
     }
 
-    /// Its addresses. Hints stand in for a host whose addresses are not to be had (RFC 9460 §7.3).
+    /// The host's addresses. Hints stand in if its addresses cannot be resolved (RFC 9460 §7.3).
     async fn addresses(self, resolver: &dyn Resolve) -> Vec<SocketAddr> {
         let port = self.port;
         match resolver.resolve(&self.host, port).await {
@@ -203,7 +203,7 @@ fn is_known(key: &SvcParamKey) -> bool {
     )
 }
 
-/// A name without the dot at its end; `None` of the root.
+/// A name without its trailing dot; `None` for the root.
 fn host_of(name: &Name) -> Option<String> {
     let text = name.to_ascii();
     let host = text.trim_end_matches('.');
@@ -255,7 +255,7 @@ impl Resolve for Dns {
     }
 }
 
-/// What a future has within a time, if there is a limit.
+/// The future's output, or the default if it exceeds the limit.
 async fn within<T: Default>(limit: Option<Duration>, future: impl Future<Output = T>) -> T {
     match limit {
         Some(limit) => tokio::time::timeout(limit, future)

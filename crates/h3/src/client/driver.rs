@@ -14,8 +14,8 @@ use crate::shared::Shared;
 use crate::streams::{Ended, Streams};
 use crate::tunnels::Arrival;
 
-/// Reads the server's control and QPACK streams until the connection ends, and ends it when nobody
-/// uses it any more, or the server wants it to end.
+/// Reads the server's control and QPACK streams until the connection ends, and ends it when it is
+/// no longer used, or the server wants it to end.
 pub(super) struct Driver {
     shared: Arc<Shared>,
     streams: Streams,
@@ -82,8 +82,8 @@ impl Driver {
         let ended = this.streams.poll(cx, |shared, event| match event {
             ControlEvent::GoAway(id) => {
                 shared.set_goaway(id);
-                // There is nothing left to use it for when the requests under way are done, and
-                // the server need not wait.
+                // Once the requests in progress are done, the connection is of no more use, and the
+                // server need not wait.
                 shared.wake_when_inactive();
             }
             ControlEvent::Settings(_) | ControlEvent::Priority(..) => {}

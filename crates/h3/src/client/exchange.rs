@@ -31,13 +31,13 @@ pub(super) async fn send<B: SendBody>(
     let protocol = parts.extensions.get::<Protocol>();
     let on_informational = parts.extensions.get::<OnInformational>();
     check(&parts, protocol)?;
-    // RFC 9220 §3: not before the server has said that it understands it.
+    // RFC 9220 §3: not before the server has announced support.
     if protocol.is_some() && !shared.settings_arrived().await?.enable_connect_protocol {
         return Err(Error::InvalidRequest(
             "the server does not accept extended CONNECT",
         ));
     }
-    // Active before the look: otherwise the driver might end the connection in between.
+    // Active before the check: otherwise the driver might end the connection in between.
     let guard = ActiveGuard::new(Arc::clone(shared));
     if shared.goaway().is_some() {
         return Err(Error::GoingAway);
@@ -61,8 +61,8 @@ pub(super) async fn send<B: SendBody>(
     let mut poll = |cx: &mut Context<'_>| {
         if !is_sent {
             match sender.as_mut().poll(cx) {
-                // RFC 9114 §4.1: a server that needs no more of the request stops it, and its
-                // response counts. Other errors are the response's too.
+                // RFC 9114 §4.1: a server that needs no more of the request stops the stream, and
+                // its response counts. The response reports other errors too.
                 Poll::Ready(Ok(()) | Err(Error::Stream(_) | Error::Connection(_))) => {
                     is_sent = true;
                 }
@@ -85,8 +85,8 @@ pub(super) async fn send<B: SendBody>(
     Ok(response.map(|()| body))
 }
 
-/// RFC 9110 §8.6: a client says how long a body is that it knows the length of, and says so of an
-/// empty one where the method makes something of it.
+/// RFC 9110 §8.6: a client announces the length of a body if it is known, and that of an empty one
+/// if the method gives it a meaning.
 fn announce_length(parts: &mut http::request::Parts, length: Option<u64>) {
     let takes_body = matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
     if let Some(length) = length.filter(|length| *length > 0 || takes_body)
@@ -97,7 +97,7 @@ fn announce_length(parts: &mut http::request::Parts, length: Option<u64>) {
     }
 }
 
-/// What cannot be said in HTTP/3.
+/// Checks that the request has a form in HTTP/3.
 fn check(parts: &http::request::Parts, protocol: Option<&Protocol>) -> Result<(), Error> {
     if parts.uri.authority().is_none() && !parts.headers.contains_key(http::header::HOST) {
         return Err(Error::InvalidRequest("the URI has no host"));
@@ -154,7 +154,7 @@ fn read(section: &FieldSection) -> Result<Head, Malformed> {
     Ok((response(&head)?, head.content_length))
 }
 
-/// RFC 9114 §5.2: of requests that GOAWAY names the server has processed none.
+/// RFC 9114 §5.2: the server has processed none of the requests that GOAWAY covers.
 fn unprocessed(shared: &Shared, reader: &MessageReader, error: Error) -> Error {
     match error {
         Error::Connection(_) if shared.goaway().is_some_and(|from| reader.id().0 >= from) => {
@@ -164,7 +164,7 @@ fn unprocessed(shared: &Shared, reader: &MessageReader, error: Error) -> Error {
     }
 }
 
-/// The body behind a response's head.
+/// The body after a response's head.
 fn body_of(
     mut reader: MessageReader,
     guard: ActiveGuard,
@@ -188,10 +188,10 @@ fn body_of(
     }
 }
 
-/// Sends the rest of a request whose response is here already.
+/// Sends the rest of a request whose response has already arrived.
 fn spawn<B: SendBody>(shared: &Shared, sender: Pin<Box<MessageSender<B>>>) {
     let task = async move {
-        // The response tells the application what it has to know.
+        // The response tells the application all it needs to know.
         let _ = sender.await;
     };
     match Handle::try_current() {

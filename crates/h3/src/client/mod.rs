@@ -33,7 +33,7 @@ use crate::service::SendBody;
 use crate::settings::Settings;
 use crate::shared::Shared;
 
-/// Begins HTTP/3 on a client's connection, which must have negotiated the protocol `h3`.
+/// Starts HTTP/3 on a client's connection, which must have negotiated the protocol `h3`.
 #[must_use]
 pub fn handshake(connection: Connection) -> SendRequest {
     handshake_with(connection, Config::new())
@@ -41,8 +41,8 @@ pub fn handshake(connection: Connection) -> SendRequest {
 
 /// As [`handshake`], with other limits.
 ///
-/// The connection's own streams are served by a task on its worker. It closes the connection when
-/// the last [`SendRequest`] is dropped and no response is under way.
+/// A task on the connection's worker serves the connection's own streams. It closes the connection
+/// when the last [`SendRequest`] is dropped and no response is in progress.
 #[must_use]
 pub fn handshake_with(connection: Connection, config: Config) -> SendRequest {
     let shared = Arc::new(Shared::new(connection, false, config));
@@ -66,14 +66,14 @@ impl Drop for Handle {
 }
 
 impl SendRequest {
-    /// Sends a request and waits for the head of its response. The request's body is sent
-    /// meanwhile, and after it if it takes longer.
+    /// Sends a request and waits for the head of its response. The request's body is sent at the
+    /// same time, and continues after that if it takes longer.
     ///
     /// Waits while the server's limit of concurrent requests is reached. Dropping the future
     /// cancels the request.
     ///
     /// # Errors
-    /// See [`Error`]. With [`Error::is_unprocessed`] the request may be sent again.
+    /// See [`Error`]. If [`Error::is_unprocessed`] is true, the request may be sent again.
     pub fn send<B: SendBody>(&self, request: Request<B>) -> ResponseFuture {
         let handle = self.clone();
         ResponseFuture(Box::pin(async move {
@@ -100,7 +100,7 @@ impl SendRequest {
         *self.0.0.peer_settings()
     }
 
-    /// Closes the connection at once (RFC 9114 §5.3). Responses under way are lost.
+    /// Closes the connection at once (RFC 9114 §5.3). Responses in progress are lost.
     pub fn close(&self) {
         self.connection().close(Code::H3_NO_ERROR.0, b"");
     }
@@ -127,7 +127,7 @@ impl<B: SendBody> Service<Request<B>> for SendRequest {
     }
 }
 
-/// A response that is waited for, see [`SendRequest::send`]. Dropping it cancels the request.
+/// A pending response, see [`SendRequest::send`]. Dropping it cancels the request.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct ResponseFuture(Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>);
 

@@ -1,4 +1,4 @@
-//! Origins of requests, and what other addresses stand for them.
+//! Origins of requests, and the alternatives that stand for them.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 /// The port of `https`.
 const HTTPS: u16 = 443;
 
-/// How long an alternative is used that does not say for how long (RFC 7838 §3.1).
+/// How long an alternative is used if it does not say (RFC 7838 §3.1).
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A host and a port.
@@ -25,7 +25,7 @@ impl Origin {
     /// The origin of a request's URI.
     ///
     /// # Errors
-    /// It has none, or another scheme than `https`.
+    /// The URI has none, or has a scheme other than `https`.
     pub(super) fn of(uri: &Uri) -> Result<Self, Error> {
         if uri.scheme_str().is_some_and(|scheme| scheme != "https") {
             return Err(Error::InvalidRequest("HTTP/3 is for https only"));
@@ -44,7 +44,7 @@ impl Origin {
     }
 }
 
-/// Where an origin can be reached too (RFC 7838).
+/// Where an origin can also be reached (RFC 7838).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Alternative {
     /// `None`: the origin's own host.
@@ -53,16 +53,16 @@ pub(super) struct Alternative {
     pub(super) until: Instant,
 }
 
-/// What an `Alt-Svc` field says of HTTP/3.
+/// What an `Alt-Svc` field says about HTTP/3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AltSvc {
-    /// Alternatives that were learned are no longer valid.
+    /// Alternatives learned earlier are no longer valid.
     Clear,
     Use(Alternative),
 }
 
-/// Reads an `Alt-Svc` field (RFC 7838 §3). Of several alternatives for HTTP/3 the first counts;
-/// what cannot be read is ignored.
+/// Reads an `Alt-Svc` field (RFC 7838 §3). The first of several alternatives for HTTP/3 counts;
+/// unreadable ones are ignored.
 pub(super) fn alt_svc(value: &HeaderValue, now: Instant) -> Option<AltSvc> {
     let text = value.to_str().ok()?;
     if text.trim() == "clear" {

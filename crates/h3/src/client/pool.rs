@@ -1,4 +1,4 @@
-//! A client for any number of origins: one connection for each, made when it is needed.
+//! A client for any number of origins: one connection for each, made on demand.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,13 +26,13 @@ use crate::error::{Code, Error};
 use crate::lock::lock;
 use crate::service::SendBody;
 
-/// How often a request is sent at most: once, and again where that is safe.
+/// The most often that a request is sent: once, and again where that is safe.
 const ATTEMPTS: usize = 3;
 
 /// Finds the addresses of a host.
 pub trait Resolve: Send + Sync + 'static {
-    /// The addresses of `host`, a DNS name or an IP address, with `port` or another one that a DNS
-    /// record names (RFC 9460).
+    /// The addresses of `host`, a DNS name or an IP address, with `port` or with another one named
+    /// by a DNS record (RFC 9460).
     fn resolve(
         &self,
         host: &str,
@@ -55,18 +55,18 @@ impl Resolve for System {
     }
 }
 
-/// A client that connects to the origin of each request, and keeps the connection for the next.
+/// A client that connects to the origin of each request, and keeps the connection for later ones.
 ///
 /// - The addresses of a host are tried by "Happy Eyeballs" (RFC 8305).
 /// - An alternative that a response names in `Alt-Svc` is used for the next connection (RFC 7838).
-/// - With early data enabled in the TLS configuration, requests of safe methods are sent at once
+/// - With early data enabled in the TLS configuration, requests with safe methods are sent at once
 ///   when a connection is resumed; others wait for the handshake. After a response 425 Too Early,
-///   such a request is sent again when the handshake is complete (RFC 8470).
+///   such a request is sent again once the handshake is complete (RFC 8470).
 /// - A request without a body is sent again if the server has certainly not processed it (RFC 9114
-///   §4.1.1), or if its method is idempotent and it met the end of a connection that was used
-///   before, or that the server ended gracefully (RFC 9110 §9.2.2).
+///   §4.1.1). It is also sent again if its method is idempotent and its connection ended, provided
+///   that it had been used before or the server ended it gracefully (RFC 9110 §9.2.2).
 ///
-/// Clones share the connections. It is a [`Service`], to be used on a tokio runtime.
+/// Clones share the connections. It is a [`Service`] for use on a tokio runtime.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -78,10 +78,10 @@ struct Inner {
     origins: Mutex<HashMap<Origin, Arc<Place>>>,
 }
 
-/// What is known of an origin.
+/// What is known about an origin.
 #[derive(Default)]
 struct Place {
-    /// Held by whoever connects; others wait for the connection.
+    /// Held by the task that connects; others wait for the connection.
     current: tokio::sync::Mutex<Option<Pooled>>,
     alternative: Mutex<Option<Alternative>>,
 }
@@ -92,7 +92,7 @@ struct Pooled {
     requests: SendRequest,
     /// Whether the handshake is complete.
     complete: watch::Receiver<bool>,
-    /// Nobody has used it yet.
+    /// No request has used it yet.
     is_new: bool,
 }
 
@@ -105,13 +105,13 @@ impl Client {
     pub fn new(tls: ClientConfig) -> io::Result<Self> {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let v4_only = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        // Machines without IPv6 exist.
+        // Some machines have no IPv6.
         let endpoint = Endpoint::client(any).or_else(|_| Endpoint::client(v4_only))?;
         Ok(Self::with(endpoint, tls, Config::new(), None))
     }
 
-    /// A client on an endpoint of the caller's, with limits and a resolver; `None`: that of the
-    /// operating system.
+    /// A client on the caller's own endpoint, with limits and a resolver; `None`: the operating
+    /// system's resolver.
     #[must_use]
     pub fn with(
         endpoint: Endpoint,
@@ -132,7 +132,7 @@ impl Client {
     /// the future cancels the request.
     ///
     /// # Errors
-    /// No connection could be made, or see [`Error`].
+    /// No connection could be made; otherwise see [`Error`].
     pub fn send<B: SendBody>(&self, request: Request<B>) -> ResponseFuture {
         let inner = Arc::clone(&self.0);
         ResponseFuture(Box::pin(async move { inner.send(request).await }))
@@ -148,7 +148,7 @@ impl Client {
         self.0.connection(&origin, &place).await.map(drop)
     }
 
-    /// Closes all connections when their responses are complete. Later requests make new ones.
+    /// Closes all connections once their responses are complete. Later requests make new ones.
     pub fn close_idle(&self) {
         lock(&self.0.origins).clear();
     }
@@ -183,8 +183,8 @@ impl Inner {
                         continue;
                     }
                     Err(error) if error.is_unprocessed() => continue,
-                    // A connection may end while a request is on its way to it: an idle one, or
-                    // that of a server which stops. Others may have failed because of the request.
+                    // A connection may end while a request is on its way to it: an idle one, or one
+                    // whose server is stopping. Others may have failed because of the request.
                     Err(Error::Connection(reason))
                         if (!pooled.is_new || is_graceful(reason))
                             && head.method.is_idempotent() =>
@@ -236,7 +236,7 @@ impl Inner {
         Ok(pooled)
     }
 
-    /// Connects to the alternative, if there is one that answers, or to the origin itself.
+    /// Connects to the alternative, if there is one and it answers, or to the origin itself.
     async fn connect(&self, origin: &Origin, place: &Place) -> io::Result<Connected> {
         let alternative = lock(&place.alternative).clone();
         if let Some(alternative) = alternative.filter(|one| one.until > Instant::now()) {
@@ -257,7 +257,7 @@ impl Inner {
 }
 
 impl Place {
-    /// What a response says of its origin.
+    /// Learns from a response about its origin.
     fn learn(&self, response: &Response<Body>) {
         if let Some(value) = response.headers().get(ALT_SVC) {
             match alt_svc(value, Instant::now()) {
@@ -281,8 +281,8 @@ impl Pooled {
         }
     }
 
-    /// Where early data is sent, a request may meet a handshake that fails, for example with
-    /// CONNECTION_REFUSED: there was no connection then, as without early data.
+    /// With early data, a request may meet a handshake that fails, for example with
+    /// CONNECTION_REFUSED: then there was no connection, as without early data.
     fn explain(&self, error: Error) -> Error {
         let connection = self.requests.connection();
         match error {
@@ -301,7 +301,7 @@ fn is_graceful(reason: &CloseReason) -> bool {
 }
 
 pin_project_lite::pin_project! {
-    /// The request's body the first time, and none when the request is repeated.
+    /// The request's body the first time, and an empty one when the request is repeated.
     struct MaybeBody<B> {
         #[pin]
         body: Option<B>,

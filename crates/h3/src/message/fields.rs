@@ -21,14 +21,14 @@ impl Protocol {
     /// The protocol's name.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        // Requests whose `:protocol` is no text are malformed.
+        // Requests whose `:protocol` is not text are malformed.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
 /// An extension of an [`http::Request`] that arrived as early data (0-RTT) and whose handshake is
-/// not complete: an attacker may have sent it again (RFC 8470). A service that should not act on
-/// such a request answers 425 Too Early, and the client repeats it later.
+/// not complete: an attacker may have replayed it (RFC 8470). A service that should not act on such
+/// a request answers 425 Too Early, and the client repeats it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Early;
 
@@ -71,7 +71,7 @@ pub(crate) fn response_fields(head: &response::Parts) -> impl Iterator<Item = Fi
     std::iter::once(status).chain(trailer_fields(&head.headers))
 }
 
-/// All fields but those that belong to a connection of another version (RFC 9114 §4.2).
+/// All fields except those that belong to a connection of another version (RFC 9114 §4.2).
 pub(crate) fn trailer_fields(headers: &HeaderMap) -> impl Iterator<Item = Field<'_>> {
     let belongs = |(name, value): &(&HeaderName, &HeaderValue)| !is_of_connection(name, value);
     headers.iter().filter(belongs).map(|(name, value)| Field {
@@ -81,7 +81,7 @@ pub(crate) fn trailer_fields(headers: &HeaderMap) -> impl Iterator<Item = Field<
     })
 }
 
-/// Whether a field is about an HTTP/1.1 connection, and malformed here.
+/// Whether a field is specific to HTTP/1.1 connections, and malformed here.
 fn is_of_connection(name: &HeaderName, value: &HeaderValue) -> bool {
     match *name {
         CONNECTION | TRANSFER_ENCODING | UPGRADE => true,

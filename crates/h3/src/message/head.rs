@@ -1,4 +1,4 @@
-//! Field sections read as the head of a message, with every rule checked once.
+//! Reads field sections as the head of a message, and checks every rule once.
 
 use std::fmt;
 use std::str;
@@ -6,12 +6,12 @@ use std::str;
 use super::names;
 use crate::qpack::{FieldLine, FieldSection};
 
-/// A message breaks a rule of RFC 9114 §4. Says which, for logs.
+/// A message breaks this rule of RFC 9114 §4; the text is for logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// The head of a request as it arrived, before it becomes an [`http::Request`]: what
-/// [`answer_first`](crate::server::Builder::answer_first) answers without one.
+/// The head of a request as it arrived, before it becomes an [`http::Request`]:
+/// [`answer_first`](crate::server::Builder::answer_first) can answer from it alone.
 ///
 /// All rules of RFC 9114 §4.2 and §4.3 have been checked.
 #[derive(Clone, Copy)]
@@ -154,7 +154,7 @@ impl<'a> RequestHead<'a> {
         self.protocol
     }
 
-    /// The fields behind the pseudo-header fields, in order.
+    /// The fields after the pseudo-header fields, in order.
     #[must_use]
     pub fn fields(&self) -> Fields<'a> {
         Fields {
@@ -163,7 +163,7 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// The value of the first field of this name, which is lower-case.
+    /// The value of the first field with this name, which must be in lower case.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&'a [u8]> {
         let mut fields = self.fields();
@@ -256,7 +256,7 @@ impl<'a> ResponseHead<'a> {
 /// Checks the fields of a trailer section.
 ///
 /// # Errors
-/// They are malformed; pseudo-header fields are too (RFC 9114 §4.3).
+/// They are malformed, or include pseudo-header fields (RFC 9114 §4.3).
 pub(crate) fn check_trailers(section: &FieldSection) -> Result<(), Malformed> {
     let mut regular = Regular::default();
     section.iter().try_for_each(|line| {
@@ -267,7 +267,7 @@ pub(crate) fn check_trailers(section: &FieldSection) -> Result<(), Malformed> {
     })
 }
 
-/// What is known of the fields behind the pseudo-header fields.
+/// What is known about the fields after the pseudo-header fields.
 #[derive(Default)]
 struct Regular<'a> {
     lines: usize,
@@ -319,7 +319,7 @@ impl<'a> Regular<'a> {
     }
 }
 
-/// A number of digits alone; `None` for anything else and for numbers that no `u64` holds.
+/// A number consisting of digits only; `None` for anything else and for numbers beyond `u64`.
 fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -340,7 +340,7 @@ fn is_scheme(scheme: &str) -> bool {
     scheme.starts_with(|first: char| first.is_ascii_alphabetic()) && scheme.bytes().all(tail)
 }
 
-/// RFC 9114 §4.3.1: an authority has no userinfo, and a `Host` field beside it says the same.
+/// RFC 9114 §4.3.1: an authority has no userinfo, and a `Host` field next to it must be the same.
 fn check_host(authority: &str, host: Option<&[u8]>) -> Result<(), Malformed> {
     let allowed = |byte: u8| {
         byte.is_ascii_alphanumeric()

@@ -1,4 +1,4 @@
-//! Names and values of fields: which bytes they may consist of (RFC 9110 §5.1, §5.5, §5.6.2).
+//! Names and values of fields: which bytes they may contain (RFC 9110 §5.1, §5.5, §5.6.2).
 
 use http::{HeaderName, header};
 
@@ -56,13 +56,13 @@ pub(super) const fn is_token_byte(byte: u8) -> bool {
     class(byte) & TOKEN != 0
 }
 
-/// Whether this is the name of a field in lower case.
+/// Whether this is a valid field name in lower case.
 #[inline]
 pub(super) fn is_valid(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().fold(NAME, |all, byte| all & class(*byte)) != 0
 }
 
-/// Whether this is a field's value. Whitespace at its ends is not part of a value.
+/// Whether this is a valid field value. Leading and trailing whitespace is not part of a value.
 #[inline]
 pub(super) fn is_valid_value(value: &[u8]) -> bool {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
@@ -72,7 +72,7 @@ pub(super) fn is_valid_value(value: &[u8]) -> bool {
 }
 
 /// The name in QPACK's static table (RFC 9204 Appendix A) as the `http` crate's constant; `None` if
-/// it has none. `index` is that of the first entry with the name.
+/// there is none. `index` is that of the first entry with the name.
 pub(super) fn standard(index: u8) -> Option<HeaderName> {
     Some(match index {
         2 => header::AGE,

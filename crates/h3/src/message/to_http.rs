@@ -1,5 +1,5 @@
 //! Heads as the types of the `http` crate. All text of a section is copied once; values are slices
-//! of the copy.
+//! of that copy.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -42,8 +42,8 @@ pub(crate) fn request(head: &RequestHead<'_>) -> Result<Request<()>, Malformed> 
         uri.authority = Some(authority(Bytes::copy_from_slice(host))?);
     }
     if uri.authority.is_none() {
-        // Only schemes other than HTTP's come without; the http crate has no URI with a scheme
-        // alone.
+        // Only schemes other than HTTP's come without an authority; the http crate has no URI with
+        // a scheme alone.
         uri.scheme = None;
     }
     *request.uri_mut() = Uri::from_parts(uri).map_err(|_| INVALID)?;
@@ -106,7 +106,7 @@ fn headers(
     Ok(headers)
 }
 
-/// RFC 9114 §4.2.1: cookies come in several lines, and are one field for those who know HTTP/1.1.
+/// RFC 9114 §4.2.1: cookies come in several lines, but HTTP/1.1 code expects one field.
 fn joined_cookies(section: &FieldSection) -> Result<HeaderValue, Malformed> {
     let mut joined = BytesMut::new();
     for line in section.iter().filter(|line| line.name == b"cookie") {

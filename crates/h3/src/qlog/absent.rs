@@ -10,7 +10,7 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct Qlog;
 
-/// The fields of a section that is being encoded: none of them is kept.
+/// The fields of a section being encoded: none of them is kept.
 pub(crate) struct Fields;
 
 impl Fields {

@@ -14,7 +14,7 @@ pub(crate) use absent::Qlog;
 #[cfg(feature = "qlog")]
 pub(crate) use writer::Qlog;
 
-/// Who did it.
+/// Which end caused the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Local,

@@ -8,7 +8,7 @@ use crate::frame::stream_type;
 use crate::qpack::{Decoded, Decoder, Field, FieldSection};
 use crate::settings::Settings;
 
-/// Fields whose values are secrets of the user. A log names them and leaves their values out.
+/// Fields whose values are secrets of the user. A log names them but omits their values.
 const SECRET: [&[u8]; 4] = [
     b"authorization",
     b"cookie",
@@ -16,11 +16,11 @@ const SECRET: [&[u8]; 4] = [
     b"set-cookie",
 ];
 
-/// The log of a connection; `None` if nobody wants one.
+/// The log of a connection; `None` if it is not logged.
 #[derive(Debug)]
 pub(crate) struct Qlog(Option<Connection>);
 
-/// The fields of a section that is being encoded, if they are logged.
+/// The fields of a section being encoded, if they are logged.
 pub(crate) struct Fields(Option<Vec<Value>>);
 
 impl Fields {
@@ -110,7 +110,7 @@ impl Qlog {
         }
     }
 
-    /// A field section of the peer is decoded.
+    /// A field section from the peer has been decoded.
     #[inline]
     pub(crate) fn headers_parsed(&self, id: StreamId, section: &FieldSection) {
         if self.0.is_some() {
@@ -118,7 +118,7 @@ impl Qlog {
         }
     }
 
-    /// A HEADERS frame that was encoded before is sent. It does not refer to the dynamic table.
+    /// A pre-encoded HEADERS frame is sent. It does not refer to the dynamic table.
     #[inline]
     pub(crate) fn static_headers_created(&self, id: StreamId, block: &[u8]) {
         if self.0.is_some() {
@@ -193,7 +193,7 @@ impl Qlog {
     }
 }
 
-/// Draft §4.2.4, without what has no meaning for this end.
+/// Draft §4.2.4, without the settings that have no meaning for this end.
 fn described_settings(settings: &Settings) -> Value {
     let all = [
         (
@@ -228,7 +228,7 @@ const fn name_of_side(side: Side) -> &'static str {
     }
 }
 
-/// Draft §4.2.2: text where it is text, else hexadecimal digits.
+/// Draft §4.2.2: as text if it is text, else as hexadecimal digits.
 fn described(name: &[u8], value: &[u8], sensitive: bool) -> Value {
     let mut described = serde_json::Map::new();
     let mut put = |name: &str, bytes: &[u8]| match std::str::from_utf8(bytes) {

@@ -7,23 +7,23 @@ use super::static_table;
 use super::table::{SMALLEST_ENTRY, Table};
 use crate::error::Code;
 
-/// What became of a field section.
+/// The outcome of decoding a field section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {
     /// All its lines are in the [`FieldSection`].
     Done,
-    /// It refers to entries that have not arrived. It is to be decoded again when
+    /// It refers to entries that have not arrived. Decode it again when
     /// [`Decoder::on_encoder_stream`] returns `true`; the stream counts as blocked until then.
     Blocked,
 }
 
-/// Why a field section is not decoded.
+/// Why a field section could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// The connection is to be closed with this code.
+    /// Close the connection with this code.
     Connection(Code),
     /// It is larger than the limit. The rest of it was not decoded; the encoder is told that it was
-    /// processed, since it will not be looked at again.
+    /// processed, since it will not be decoded again.
     TooLarge,
 }
 
@@ -41,9 +41,9 @@ pub struct Decoder {
     max_capacity: usize,
     max_blocked_streams: usize,
     blocked: Vec<Blocked>,
-    /// Inserts that the encoder knows to have arrived, once `instructions` have.
+    /// Inserts that the encoder knows to have arrived, once it has `instructions`.
     known_received: u64,
-    /// The beginning of an instruction, of which the rest has not arrived.
+    /// The beginning of an instruction whose rest has not arrived.
     partial: Vec<u8>,
     instructions: Vec<u8>,
 }
@@ -51,12 +51,12 @@ pub struct Decoder {
 const FAILED: DecodeError = DecodeError::Connection(Code::QPACK_DECOMPRESSION_FAILED);
 
 impl Decoder {
-    /// A decoder for this end's SETTINGS_QPACK_MAX_TABLE_CAPACITY, in bytes, and
+    /// A decoder with this end's SETTINGS_QPACK_MAX_TABLE_CAPACITY, in bytes, and
     /// SETTINGS_QPACK_BLOCKED_STREAMS (RFC 9204 §5).
     ///
-    /// Its memory is at most about ten times the capacity: twice for the table, and eight times for
-    /// an instruction in Huffman code of which only a part has arrived. Its time, too, depends on
-    /// the capacity: a duplicate, which takes a byte, copies an entry.
+    /// It uses at most about ten times the capacity in memory: twice for the table, and eight times
+    /// for a partly received instruction in Huffman code. Its time also depends on the capacity: a
+    /// duplicate, which takes a byte, copies an entry.
     #[must_use]
     pub fn new(max_table_capacity: usize, max_blocked_streams: usize) -> Self {
         Self {
@@ -70,11 +70,11 @@ impl Decoder {
         }
     }
 
-    /// Takes what has arrived on the encoder stream. Returns whether there are new entries, so that
+    /// Processes data from the encoder stream. Returns whether there are new entries, so that
     /// blocked sections may have become decodable.
     ///
     /// # Errors
-    /// `QPACK_ENCODER_STREAM_ERROR`, with which the connection is to be closed.
+    /// `QPACK_ENCODER_STREAM_ERROR`: close the connection with it.
     pub fn on_encoder_stream(&mut self, data: &[u8]) -> Result<bool, Code> {
         let before = self.table.insert_count();
         if self.partial.is_empty() {
@@ -90,7 +90,7 @@ impl Decoder {
         Ok(self.table.insert_count() > before)
     }
 
-    /// Follows all instructions that are complete, and returns the rest.
+    /// Executes all complete instructions, and returns the rest.
     fn follow<'a>(&mut self, mut input: &'a [u8]) -> Result<&'a [u8], Code> {
         while !input.is_empty() {
             let most = self.table.capacity().saturating_sub(SMALLEST_ENTRY);
@@ -109,7 +109,7 @@ impl Decoder {
         match instruction {
             EncoderInstruction::SetCapacity(capacity) => {
                 let capacity = usize::try_from(capacity).ok()?;
-                // RFC 9204 §4.3.1: at most the limit that SETTINGS gave.
+                // RFC 9204 §4.3.1: at most the limit given in SETTINGS.
                 if capacity > self.max_capacity {
                     return None;
                 }
@@ -153,10 +153,10 @@ impl Decoder {
             .checked_sub(1)
     }
 
-    /// Decodes the field section `block` of a stream into `out`, in place of what was there.
+    /// Decodes the field section `block` of a stream into `out`, replacing its contents.
     ///
-    /// `max_size` is the largest [`FieldSection::size`]: it is compared with what has been decoded
-    /// line by line, so that references to long entries cannot make much of little.
+    /// `max_size` is the largest [`FieldSection::size`]. It is checked line by line during
+    /// decoding, so that a few references to long entries cannot expand into a large section.
     ///
     /// # Errors
     /// See [`DecodeError`].
@@ -198,8 +198,8 @@ impl Decoder {
         }
     }
 
-    /// The Required Insert Count of a section. Once a section is blocked its count stays what it
-    /// was, however many inserts the encoding is relative to now.
+    /// The Required Insert Count of a section. A blocked section keeps its count, however many
+    /// inserts the encoding is relative to now.
     #[inline]
     fn required(&self, stream_id: u64, encoded: u64) -> Option<u64> {
         if encoded == 0 {
@@ -224,8 +224,8 @@ impl Decoder {
         {
             return Ok(Decoded::Blocked);
         }
-        // RFC 9204 §2.1.2: no more than SETTINGS allowed. Those that only wait for their caller are
-        // not blocked, as the encoder knows.
+        // RFC 9204 §2.1.2: no more than SETTINGS allowed. Sections that only wait for their caller
+        // are not blocked, as the encoder knows.
         let insert_count = self.table.insert_count();
         let blocked = self
             .blocked
@@ -262,10 +262,10 @@ impl Decoder {
         DecoderInstruction::StreamCancellation { stream_id }.write(&mut self.instructions);
     }
 
-    /// What is to be sent on the decoder stream; the caller removes what it has sent.
+    /// Data to send on the decoder stream; the caller removes what it has sent.
     ///
-    /// Inserts that no acknowledged section implied are reported when this is called, so that one
-    /// call for all that has arrived together saves most of the reports.
+    /// Inserts that no acknowledged section implied are reported when this is called, so one call
+    /// after everything that arrived together saves most of these reports.
     pub fn instructions(&mut self) -> &mut Vec<u8> {
         let unreported = self.table.insert_count() - self.known_received;
         if unreported > 0 {

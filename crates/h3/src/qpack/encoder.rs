@@ -1,19 +1,19 @@
 //! The encoder: RFC 9204 §2.1.
 //!
-//! What enters the dynamic table, and what leaves it:
+//! Which lines enter the dynamic table, and which leave it:
 //!
 //! - A line is inserted when it occurs for the second time within about a hundred lines. Lines
-//!   whose values change with each message by their nature, such as `:path` and `date`, never are.
-//! - To make room, entries are evicted that have not been used for longer than the time between
-//!   the two occurrences. If more lines recur than the table can hold, those that are there stay,
-//!   and are of use, instead of every line pushing out the next one.
-//! - An entry that is used while it is about to be evicted is duplicated, so that unused ones
-//!   behind it can go.
-//! - Entries that the decoder has not acknowledged are referenced only if the peer lets streams
-//!   block, and on no more streams than it lets.
+//!   whose values naturally change with each message, such as `:path` and `date`, never are.
+//! - To make room, entries are evicted that have been idle for longer than the time between the two
+//!   occurrences. If more lines recur than the table can hold, the present ones stay and remain
+//!   useful, instead of every line pushing out the next one.
+//! - An entry that is used while it is about to be evicted is duplicated, so that unused ones after
+//!   it can go.
+//! - Entries that the decoder has not acknowledged are referenced only if the peer allows blocked
+//!   streams, and on no more streams than it allows.
 //!
-//! Entries leave in order of age. So an entry is in use if it is not older than the oldest entry
-//! that an outstanding section refers to, and a section is remembered by that entry alone.
+//! Entries leave in order of age. So an entry is in use unless it is older than the oldest entry
+//! that an outstanding section refers to, and that entry is all a section has to remember.
 
 use super::field::{Field, LINE_OVERHEAD};
 use super::index::{self, Found, Index};
@@ -27,16 +27,16 @@ use super::table::{SMALLEST_ENTRY, Table};
 use crate::error::Code;
 use std::collections::VecDeque;
 
-/// Sections with references to the dynamic table that may wait for their acknowledgement. While
-/// there are more, lines are encoded without the dynamic table. A cancellation of a stream without
-/// any, which takes a byte, looks at all of them in 130 ns.
+/// Sections with references to the dynamic table that may wait for their acknowledgement. Beyond
+/// that, lines are encoded without the dynamic table. Cancelling a stream that has none, which
+/// takes a byte, scans all of them in 130 ns.
 const MAX_OUTSTANDING_SECTIONS: usize = 256;
 
-/// Entries after the oldest that are looked at for one that is not in use.
+/// How many entries after the oldest are searched for one that is not in use.
 const NEXT_OLDEST: usize = 8;
 
-/// Lines that are not inserted, by the first static index of their name: their values are new with
-/// nearly each message, or say where a message belongs.
+/// Lines that are not inserted, by the first static index of their name: their values are new in
+/// nearly every message, or say where a message belongs.
 const CHANGING: u128 = bits(&[
     1,  // :path
     2,  // age
@@ -87,35 +87,35 @@ pub struct Encoder {
     table: Table,
     index: Index,
     recent: Recent,
-    /// Lines that were looked up in the dynamic table.
+    /// Number of lines looked up in the dynamic table.
     now: u32,
-    /// What the decoder's table can have at most: the encoding of counts depends on it.
+    /// The most entries that the decoder's table can have: the encoding of counts depends on it.
     max_entries: u64,
     /// The capacity that this encoder uses; 0 without a dynamic table.
     capacity: usize,
     max_blocked_streams: u64,
     known_received: u64,
     outstanding: VecDeque<Outstanding>,
-    /// Whether the section that was encoded last is the last of `outstanding`.
+    /// Whether the most recently encoded section is the last of `outstanding`.
     last_refers: bool,
     instructions: Vec<u8>,
-    /// The beginning of an instruction of the decoder.
+    /// The beginning of an incomplete instruction from the decoder.
     partial: Vec<u8>,
 }
 
 impl Encoder {
-    /// An encoder that uses the static table only, until [`set_limits`](Self::set_limits).
+    /// An encoder that uses only the static table, until [`set_limits`](Self::set_limits).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the peer's SETTINGS_QPACK_MAX_TABLE_CAPACITY and SETTINGS_QPACK_BLOCKED_STREAMS
-    /// (RFC 9204 §5), and how many bytes of table this end is willing to use. With no blocked
-    /// streams, an entry is used once it is acknowledged, and no loss can delay a section.
+    /// Sets the peer's SETTINGS_QPACK_MAX_TABLE_CAPACITY and SETTINGS_QPACK_BLOCKED_STREAMS (RFC
+    /// 9204 §5), and how many bytes of table this end is willing to use. If no streams may block,
+    /// an entry is used only once acknowledged, and no loss can delay a section.
     ///
-    /// Once the table is in use its capacity stays: a peer may not change the settings that
-    /// it gave for 0-RTT.
+    /// Once the table is in use its capacity is fixed: a peer may not change the settings that it
+    /// gave for 0-RTT.
     pub fn set_limits(
         &mut self,
         peer_max_table_capacity: u64,
@@ -151,7 +151,7 @@ impl Encoder {
             return;
         }
         let start = out.len();
-        // As long as the prefix usually is.
+        // The usual length of the prefix.
         out.extend_from_slice(&[0, 0]);
         let mut draft = Draft {
             stream_id,
@@ -174,12 +174,11 @@ impl Encoder {
         }
     }
 
-    /// The section that was just encoded is not sent: it will not be acknowledged, and what it
-    /// refers to may be evicted. To be called before anything else is.
+    /// Withdraws the section that was just encoded, which is not sent: it will not be acknowledged,
+    /// and the entries that it refers to may be evicted. Call this before anything else.
     ///
-    /// Nothing is to be done for a section of which a part was sent, or a stream that is reset:
-    /// its receiver acknowledges or cancels it (RFC 9204 §2.2.2.2), and may need its entries until
-    /// then.
+    /// Do not call it for a partly sent section, or a stream that is reset: the receiver
+    /// acknowledges or cancels it (RFC 9204 §2.2.2.2), and may need its entries until then.
     pub fn withdraw(&mut self) {
         if std::mem::take(&mut self.last_refers) {
             self.outstanding.pop_back();
@@ -216,7 +215,7 @@ impl Encoder {
         }
     }
 
-    /// The entry that stands for a line, which may have been made for it.
+    /// The entry for a line, which may have been inserted for it.
     fn dynamic_line(
         &mut self,
         field: &Field<'_>,
@@ -263,7 +262,7 @@ impl Encoder {
         }
     }
 
-    /// Whether the section may refer to entries that its decoder may not have.
+    /// Whether the section may refer to entries that its decoder may lack.
     fn may_block(&self, draft: &mut Draft) -> bool {
         if self.max_blocked_streams == 0 {
             return false;
@@ -283,7 +282,7 @@ impl Encoder {
         })
     }
 
-    /// Notes a reference, if the section may make it.
+    /// Records a reference, if the section may make it.
     fn refer(&self, absolute: u64, draft: &mut Draft) -> Option<u64> {
         if absolute >= self.known_received && !self.may_block(draft) {
             return None;
@@ -293,7 +292,7 @@ impl Encoder {
         Some(absolute)
     }
 
-    /// A name for a literal: one of the dynamic table if there is one.
+    /// A name for a literal, from the dynamic table if it is there.
     fn dynamic_name<'a>(&self, name: &'a [u8], hash: u64, draft: &mut Draft) -> Name<'a> {
         let usable = self.usable_below(draft);
         let found = self.find_name(name, hash, usable);
@@ -323,9 +322,9 @@ impl Encoder {
     }
 
     /// Whether an entry of this size can be inserted, for a line that recurs every `distance`
-    /// lines: only entries may be evicted that are idle for longer than that, that the decoder is
-    /// known to have, and that nothing refers to. `referenced` is the oldest entry that the
-    /// section being encoded refers to.
+    /// lines. Only entries may be evicted that have been idle for longer than that, that the
+    /// decoder is known to have, and that nothing refers to. `referenced` is the oldest entry that
+    /// the section being encoded refers to.
     fn has_room(&self, size: usize, distance: u32, referenced: u64) -> bool {
         let mut room = self.capacity - self.table.size();
         if room >= size {
@@ -347,14 +346,14 @@ impl Encoder {
         false
     }
 
-    /// The oldest entry that the decoder is not known to have, or that a section refers to.
+    /// The oldest entry that the decoder may lack, or that a section refers to.
     fn evictable_below(&self, referenced: u64) -> u64 {
         let outstanding = self.outstanding.iter().map(|section| section.oldest);
         let oldest = outstanding.min().unwrap_or(u64::MAX);
         oldest.min(referenced).min(self.known_received)
     }
 
-    /// Inserts a line, for which there is room.
+    /// Inserts a line; there is room for it.
     fn insert(
         &mut self,
         field: &Field<'_>,
@@ -393,15 +392,15 @@ impl Encoder {
         }
     }
 
-    /// Whether an entry of this size is among the next to be evicted (RFC 9204 §2.1.1.1): as long
-    /// as there is room for its copy.
+    /// Whether an entry of this size is among the next to be evicted (RFC 9204 §2.1.1.1), that is,
+    /// for as long as there is room for its copy.
     fn is_draining(&self, absolute: u64, size: usize) -> bool {
         let unused = self.capacity - self.table.size();
         let soon = (self.capacity / 4).max(3 * size);
         unused as u64 + self.index.bytes_to(absolute) <= soon as u64
     }
 
-    /// Duplicates an entry, for which there is room, so that it need not be evicted.
+    /// Duplicates an entry, for which there is room, so that its line survives the eviction.
     fn duplicate(&mut self, absolute: u64, size: usize, name_hash: u64, hash: u64) {
         let relative = self.table.insert_count() - 1 - absolute;
         if let Some(evicted) = self.table.duplicate(absolute) {
@@ -411,9 +410,9 @@ impl Encoder {
         }
     }
 
-    /// Where nothing can be evicted since the oldest entry is in use, while one of those after it
-    /// is not: makes the oldest the newest. It evicts itself, and is of use again once the copy is
-    /// acknowledged.
+    /// If nothing can be evicted because the oldest entry is in use, while one of those after it is
+    /// idle: copies the oldest to be the newest. That evicts the original, and the copy is useful
+    /// once it is acknowledged.
     fn renew_oldest(&mut self, distance: u32, referenced: u64) {
         let mut next = self.index.iter();
         let idle = |age: u32| age > distance;
@@ -435,14 +434,14 @@ impl Encoder {
         let name_hash = index::hash_name(entry.name, entry.static_name);
         let hash = index::hash_line(name_hash, entry.value);
         let newest = self.find_line(entry.name, entry.value, hash, 0);
-        // It may wait for the acknowledgement of a copy already.
+        // A copy may already be waiting for its acknowledgement.
         if newest.is_some_and(|found| found.newest == absolute) {
             let size = oldest.size;
             self.duplicate(absolute, size, name_hash, hash);
         }
     }
 
-    /// Puts the prefix of a section at `start`, where there are two bytes for it.
+    /// Writes the prefix of a section at `start`, where two bytes are reserved for it.
     fn write_prefix(&self, draft: &Draft, start: usize, out: &mut Vec<u8>) {
         let end = out.len();
         let encoded = draft.required % (2 * self.max_entries) + 1;
@@ -452,7 +451,7 @@ impl Encoder {
         } else {
             integer::write::<7>(0x80, draft.required - draft.base - 1, out);
         }
-        // The prefix stands behind the lines now.
+        // At this point the prefix follows the lines.
         let mut prefix = [0; 24];
         let len = out.len() - end;
         for (to, from) in prefix.iter_mut().zip(out.drain(end..)) {
@@ -465,10 +464,10 @@ impl Encoder {
         }
     }
 
-    /// Takes what has arrived on the decoder stream.
+    /// Processes data from the decoder stream.
     ///
     /// # Errors
-    /// `QPACK_DECODER_STREAM_ERROR`, with which the connection is to be closed.
+    /// `QPACK_DECODER_STREAM_ERROR`: close the connection with it.
     pub fn on_decoder_stream(&mut self, data: &[u8]) -> Result<(), Code> {
         if self.partial.is_empty() {
             let rest = self.follow(data)?;
@@ -494,7 +493,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Follows all instructions that are complete, and returns the rest.
+    /// Executes all complete instructions, and returns the rest.
     fn follow<'a>(&mut self, mut input: &'a [u8]) -> Result<&'a [u8], Code> {
         while !input.is_empty() {
             let done = match DecoderInstruction::read(&mut input) {
@@ -511,7 +510,7 @@ impl Encoder {
     fn apply(&mut self, instruction: DecoderInstruction) -> Option<()> {
         match instruction {
             DecoderInstruction::SectionAcknowledgment { stream_id } => {
-                // The earliest of the stream (RFC 9204 §2.2.2.1).
+                // The earliest section of the stream (RFC 9204 §2.2.2.1).
                 let at = self
                     .outstanding
                     .iter()
@@ -536,10 +535,10 @@ impl Encoder {
         Some(())
     }
 
-    /// What is to be sent on the encoder stream; the caller removes what it has sent.
+    /// Data to send on the encoder stream; the caller removes what it has sent.
     ///
-    /// There is never more of it than the entries of one table take, since entries that the
-    /// decoder has not acknowledged are not evicted.
+    /// It never exceeds the size of the entries of one table, since entries that the decoder has
+    /// not acknowledged are not evicted.
     pub fn instructions(&mut self) -> &mut Vec<u8> {
         &mut self.instructions
     }

@@ -1,4 +1,4 @@
-//! Fields that are to be encoded, and decoded field sections.
+//! Fields to be encoded, and decoded field sections.
 
 use super::static_table;
 use std::ops::Range;
@@ -34,19 +34,19 @@ pub struct FieldLine<'a> {
     pub name: &'a [u8],
     /// The value, as it arrived.
     pub value: &'a [u8],
-    /// The first entry of the static table that has this name, if the encoder referred to it: no
-    /// search was made.
+    /// The first entry of the static table that has this name, if the encoder referred to it; the
+    /// name is not searched for.
     pub static_name: Option<u8>,
     /// The entry of the static table that is this whole line, if the encoder referred to it.
     pub static_line: Option<u8>,
-    /// Whether the line must stay a literal when it is passed on (RFC 9204 §4.5.4).
+    /// Whether the line must stay a literal when it is forwarded (RFC 9204 §4.5.4).
     pub never_indexed: bool,
     /// Where the value starts in [`FieldSection::text`]; 0 for a line of the static table.
     value_start: usize,
 }
 
 impl FieldLine<'_> {
-    /// Where the value lies in [`FieldSection::text`], unless it is one of the static table.
+    /// Where the value lies in [`FieldSection::text`], unless it is in the static table.
     #[must_use]
     pub fn value_range(&self) -> Option<Range<usize>> {
         let range = self.value_start..self.value_start + self.value.len();
@@ -54,13 +54,13 @@ impl FieldLine<'_> {
     }
 }
 
-/// What no entry of the static table has as its index.
+/// Not the index of any entry of the static table.
 const NONE: u8 = u8::MAX;
 
 /// Where a line lies.
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    /// Of the name in the text, or of the value if the name is in the static table.
+    /// Start of the name in the text, or of the value if the name is in the static table.
     start: u32,
     name_len: u32,
     value_len: u32,
@@ -71,7 +71,7 @@ struct Line {
     never_indexed: bool,
 }
 
-/// A decoded field section. It keeps its memory when it is used again.
+/// A decoded field section. It keeps its memory for reuse.
 #[derive(Debug, Default)]
 pub struct FieldSection {
     text: Vec<u8>,
@@ -79,7 +79,7 @@ pub struct FieldSection {
     size: usize,
 }
 
-/// Bytes that each line counts besides its name and its value.
+/// Bytes that each line counts in addition to its name and its value.
 ///
 /// RFC 9114 §4.2.2 for sections, RFC 9204 §3.2.1 for entries.
 pub(super) const LINE_OVERHEAD: usize = 32;
@@ -102,7 +102,7 @@ impl FieldSection {
         self.size = 0;
     }
 
-    /// Lines.
+    /// The number of lines.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lines.len()
@@ -114,8 +114,8 @@ impl FieldSection {
         self.lines.is_empty()
     }
 
-    /// The size that limits are compared with: of each line the bytes of name and value, and 32
-    /// (RFC 9114 §4.2.2).
+    /// The size that limits apply to: for each line, the bytes of name and value plus 32 (RFC 9114
+    /// §4.2.2).
     #[must_use]
     pub const fn size(&self) -> usize {
         self.size
@@ -128,13 +128,13 @@ impl FieldSection {
         &self.text
     }
 
-    /// Bytes of [`text`](Self::text).
+    /// Length of [`text`](Self::text) in bytes.
     #[must_use]
     pub fn text_len(&self) -> usize {
         self.text.len()
     }
 
-    /// The lines in their order.
+    /// The lines in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = FieldLine<'_>> {
         self.lines.iter().map(|line| self.line(line))
     }
@@ -201,20 +201,20 @@ impl FieldSection {
         Ok(())
     }
 
-    /// The room that a further line has for its name and its value.
+    /// The room that a further line has for its name and value.
     #[inline]
     pub(super) fn room(&self, limit: usize) -> usize {
         limit.saturating_sub(self.size + LINE_OVERHEAD)
     }
 
-    /// The text, to which the name and the value of the next line are appended. `finish` makes them
-    /// one.
+    /// The text, to which the name and the value of the next line are appended. `finish` then makes
+    /// them a line.
     #[inline]
     pub(super) fn text_mut(&mut self) -> &mut Vec<u8> {
         &mut self.text
     }
 
-    /// Adds a line of which the text from `draft.start` on is new.
+    /// Adds a line whose text begins at `draft.start`.
     #[inline]
     pub(super) fn finish(&mut self, draft: Draft, limit: usize) -> Result<(), Rejected> {
         let in_text = self.text.len() - draft.start;
@@ -223,7 +223,7 @@ impl FieldSection {
             DraftName::Static { len } => (false, len, in_text),
         };
         self.count(name_len + value_len, limit)?;
-        // Lengths are below a limit that is, and the text is as long as all of them.
+        // Lengths are below a limit that fits, and the text is as long as all of them together.
         let narrow = |value: usize| u32::try_from(value).map_err(|_| Rejected::TooLarge);
         self.lines.push(Line {
             start: narrow(draft.start)?,
@@ -238,31 +238,31 @@ impl FieldSection {
     }
 }
 
-/// Why a line is not added.
+/// Why a line was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rejected {
-    /// It is not one.
+    /// It is invalid.
     Invalid,
     /// The section would exceed its limit.
     TooLarge,
 }
 
-/// A line of which the text has been appended.
+/// A line whose text has been appended.
 #[derive(Clone, Copy)]
 pub(super) struct Draft {
     /// Where its text begins.
     pub(super) start: usize,
     pub(super) name: DraftName,
-    /// The first index of its name in the static table, where known.
+    /// The first index of its name in the static table, if known.
     pub(super) static_name: Option<u8>,
     pub(super) never_indexed: bool,
 }
 
-/// Where the name of a line is, and how long it is.
+/// Where the name of a line is, and its length.
 #[derive(Clone, Copy)]
 pub(super) enum DraftName {
     /// In the text, before the value.
     Text { len: usize },
-    /// In the static table, as `static_name` says.
+    /// In the static table, at `static_name`.
     Static { len: usize },
 }

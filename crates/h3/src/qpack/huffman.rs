@@ -2,11 +2,11 @@
 //!
 //! The code is canonical, so the lengths are the whole table, and the rest is computed from them at
 //! compile time. Decoding looks up 12 bits at a time and takes up to two symbols from each look-up:
-//! nearly all that occur in fields have 5 to 7 bits. Codes of more than 12 bits take a search.
+//! nearly all symbols in fields have 5 to 7 bits. Codes of more than 12 bits need a search.
 
 use std::fmt;
 
-/// The bits of each symbol, and last of EOS.
+/// The bits of each symbol; EOS comes last.
 #[rustfmt::skip]
 const LENGTHS: [u8; SYMBOLS] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
@@ -29,17 +29,17 @@ const LENGTHS: [u8; SYMBOLS] = [
 ];
 
 const SYMBOLS: usize = 257;
-/// The symbol that ends a string, by no means within it.
+/// The symbol that ends a string and must not occur within it.
 const EOS: u16 = 256;
-/// The shortest code and the longest one.
+/// The shortest and the longest code.
 const SHORTEST: usize = 5;
 const LONGEST: usize = 30;
 
-/// Bits of one look-up: 16 kB of table. With 11 bits fewer pairs fit; with 13 the table is no
-/// longer at home in the first-level cache together with everything else.
+/// Bits of one look-up: 16 kB of table. With 11 bits fewer pairs fit; with 13 the table no longer
+/// fits in the first-level cache together with everything else.
 const LOOKUP_BITS: usize = 12;
 
-/// A string that no encoder makes: it contains EOS, or ends in the middle of a code, or is padded
+/// A string that no encoder produces: it contains EOS, ends in the middle of a code, or is padded
 /// with something other than the first bits of EOS, at most seven (RFC 7541 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InvalidHuffman;
@@ -52,7 +52,7 @@ impl fmt::Display for InvalidHuffman {
 
 impl std::error::Error for InvalidHuffman {}
 
-/// Some bits, the last of them the lowest.
+/// Some bits, the last one lowest.
 #[derive(Clone, Copy)]
 struct Code {
     bits: u64,
@@ -60,7 +60,7 @@ struct Code {
 }
 
 impl Code {
-    /// This one and then another; 64 bits at most.
+    /// This code followed by another; at most 64 bits.
     #[inline]
     const fn then(self, next: Self) -> Self {
         Self {
@@ -70,13 +70,13 @@ impl Code {
     }
 }
 
-/// The code of each symbol that text can have.
+/// The code of each symbol that can occur in text.
 static CODES: [Code; EOS as usize] = codes_of_text();
 
 /// The symbols in the order of their codes.
 static SORTED: [u16; SYMBOLS] = sorted();
 
-/// What the codes of one length are.
+/// The codes of one length.
 #[derive(Clone, Copy)]
 struct Length {
     /// The smallest 32 bits that begin with a longer code.
@@ -92,9 +92,9 @@ static BY_LENGTH: [Length; LONGEST + 1] = by_length();
 /// What the next [`LOOKUP_BITS`] bits begin with; see [`Found`].
 static LOOKUP: [Found; 1 << LOOKUP_BITS] = lookup();
 
-/// Up to two symbols that stand at the beginning of some bits: the symbols in the high half, how
-/// many of them there are, and in the low byte, where a shift finds it, how many bits they have. No
-/// bits, if the first code is too long for the table.
+/// Up to two symbols at the beginning of some bits: the symbols in the high half, how many there
+/// are, and, in the low byte, where a shift finds it, how many bits they have. That is 0 if the
+/// first code is too long for the table.
 #[derive(Clone, Copy)]
 struct Found(u32);
 
@@ -117,7 +117,7 @@ impl Found {
         self.0 as u8 as u32
     }
 
-    /// The bits after these symbols. A shift looks at its low bits only.
+    /// The bits after these symbols. A shift uses only its low bits.
     #[inline]
     const fn remove_from(self, bits: u64) -> u64 {
         bits.wrapping_shl(self.0)
@@ -228,14 +228,14 @@ const fn lookup() -> [Found; 1 << LOOKUP_BITS] {
     found
 }
 
-/// What the next bits, the first of them the highest, begin with.
+/// Looks up the beginning of the next bits, of which the first one is highest.
 #[inline]
 fn look_up(bits: u64) -> Found {
     // The index has as many bits as the table.
     LOOKUP[(bits >> (64 - LOOKUP_BITS)) as usize]
 }
 
-/// A symbol of more than [`LOOKUP_BITS`] bits, and how many it has.
+/// A symbol of more than [`LOOKUP_BITS`] bits, and its number of bits.
 #[cold]
 fn long(bits: u64) -> Result<(u8, u32), InvalidHuffman> {
     let front = bits >> 32;
@@ -246,7 +246,7 @@ fn long(bits: u64) -> Result<(u8, u32), InvalidHuffman> {
         let code = (front >> (32 - len)) as usize;
         let place = usize::from(length.place) + code - length.code as usize;
         let symbol = SORTED.get(place).ok_or(InvalidHuffman)?;
-        // EOS is no symbol of a string (RFC 7541 §5.2).
+        // EOS is not a symbol of a string (RFC 7541 §5.2).
         let symbol = u8::try_from(*symbol).map_err(|_| InvalidHuffman)?;
         return Ok((symbol, len as u32));
     }
@@ -254,10 +254,10 @@ fn long(bits: u64) -> Result<(u8, u32), InvalidHuffman> {
     Err(InvalidHuffman)
 }
 
-/// Appends what `input` stands for. At most 8/5 of its length is appended.
+/// Appends the decoded `input`, at most 8/5 of its length.
 ///
 /// # Errors
-/// [`InvalidHuffman`]; what was decoded until then has been appended.
+/// [`InvalidHuffman`]; everything decoded until then has been appended.
 pub(super) fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), InvalidHuffman> {
     let start = out.len();
     // Two symbols are written at a time.
@@ -289,8 +289,8 @@ impl Text<'_> {
 }
 
 fn decode_into(mut input: &[u8], text: &mut Text<'_>) -> Result<(), InvalidHuffman> {
-    // The next bits, the first of them the highest; below `count` of them there may be others that
-    // are read again.
+    // The next bits, the first one highest; after `count` of them there may be others that are read
+    // again.
     let (mut bits, mut count) = (0u64, 0u32);
     while let Some(next) = input.first_chunk::<8>() {
         bits |= u64::from_be_bytes(*next) >> count;
@@ -316,7 +316,7 @@ fn decode_into(mut input: &[u8], text: &mut Text<'_>) -> Result<(), InvalidHuffm
         }
     }
     loop {
-        // The last bytes, as far as they fit, and zeros after them.
+        // The last bytes, as far as they fit, followed by zeros.
         let mut last = [0; 8];
         for (to, from) in last.iter_mut().zip(input) {
             *to = *from;
@@ -334,7 +334,7 @@ fn decode_into(mut input: &[u8], text: &mut Text<'_>) -> Result<(), InvalidHuffm
                 continue;
             }
             let (symbol, len) = if found.bits() == 0 {
-                // Zeros follow the last bit of the input, so this is not EOS if that is shorter.
+                // Zeros follow the last bit of the input, so if it ends early this is not EOS.
                 long(bits)?
             } else {
                 let [first, _] = found.symbols();
@@ -370,7 +370,7 @@ pub(super) fn encoded_len(text: &[u8]) -> usize {
     bits.div_ceil(8)
 }
 
-/// Appends `text` in Huffman code, of which it takes `len` bytes, as [`encoded_len`] says.
+/// Appends `text` in Huffman code, which takes `len` bytes, as returned by [`encoded_len`].
 pub(super) fn encode(text: &[u8], len: usize, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + len, 0);
@@ -383,7 +383,7 @@ pub(super) fn encode(text: &[u8], len: usize, out: &mut Vec<u8>) {
     for four in fours {
         let [a, b, c, d] = four.map(|byte| CODES[usize::from(byte)]);
         let (ab, cd) = (a.then(b), c.then(d));
-        // Four codes of 8 bits on average are the exception.
+        // Four codes averaging 8 bits are the exception.
         if ab.len + cd.len < WORD_BITS {
             bits.push(ab.then(cd));
         } else {
@@ -404,8 +404,8 @@ const WORD_BITS: u32 = 32;
 /// Writes bits.
 struct Bits<'a> {
     room: &'a mut [u8],
-    /// Those that are not written yet, the last of them the lowest: fewer than [`WORD_BITS`]. What
-    /// is above them has been written.
+    /// Bits not written yet, the last one lowest: fewer than [`WORD_BITS`]. Those above have been
+    /// written.
     bits: u64,
     count: u32,
 }
@@ -439,7 +439,7 @@ impl Bits<'_> {
 mod tests {
     use super::*;
 
-    /// Bit by bit, from the definition: each code is looked for among all of them.
+    /// Bit by bit, from the definition: each code is searched for among all of them.
     fn decode_slowly(input: &[u8]) -> Result<Vec<u8>, InvalidHuffman> {
         const CODES: [u32; SYMBOLS] = codes();
         let mut text = Vec::new();
@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn every_pair_of_symbols_at_every_offset() {
-        // Symbols of 5 to 8 bits before it move a pair to any bit.
+        // Preceding symbols of 5 to 8 bits move a pair to any bit position.
         for before in [
             &b""[..],
             b"0",

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// A hash of a name, which may be known by its place in the static table.
+/// A hash of a name, which may be given by its place in the static table.
 #[inline]
 pub(super) fn hash_name(name: &[u8], static_name: Option<u8>) -> u64 {
     match static_name {
@@ -26,9 +26,9 @@ fn mix(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// What is found by a hash is compared, and a table has so few entries that collisions cost
-/// little: the hash need not resist anyone. It takes 16 bytes at a time, and the last ones once
-/// more where that saves looking at single bytes.
+/// Matches of a hash are compared, and a table has so few entries that collisions cost little: the
+/// hash need not withstand attacks. It takes 16 bytes at a time, and rereads some where that avoids
+/// handling single bytes at the end.
 #[inline]
 fn hash(seed: u64, bytes: &[u8]) -> u64 {
     let both = |hash: u64, words: [u8; 16]| {
@@ -56,7 +56,7 @@ fn hash(seed: u64, bytes: &[u8]) -> u64 {
     both(start, words)
 }
 
-/// An entry, besides its text.
+/// An entry without its text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meta {
     line: u32,
@@ -64,27 +64,27 @@ pub(super) struct Meta {
     /// The next older entry in the same bucket, by the low bits of its absolute index.
     older_line: u32,
     older_name: u32,
-    /// When it was inserted or referenced last, counted in lines.
+    /// When it was last inserted or referenced, counted in lines.
     pub(super) last_used: u32,
     /// The size of the entry, and of all entries ever inserted up to it.
     pub(super) size: usize,
     pub(super) end: u64,
 }
 
-/// What is known of a line.
+/// What is known about a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// The newest entry.
     pub(super) newest: u64,
-    /// The newest one that may be referenced.
+    /// The newest entry that may be referenced.
     pub(super) usable: Option<u64>,
 }
 
 /// Buckets of entries.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// The newest entry of each bucket, by the low bits of its absolute index. What was never
-    /// there, or is no longer, is recognised by not being an index of `entries`.
+    /// The newest entry of each bucket, by the low bits of its absolute index. A value that was
+    /// never set, or whose entry is gone, is recognised by not being an index of `entries`.
     lines: Vec<u32>,
     names: Vec<u32>,
     entries: VecDeque<Meta>,
@@ -101,7 +101,7 @@ const fn fingerprint(hash: u64) -> u32 {
 impl Index {
     /// An empty index for a table of `capacity` bytes.
     pub(super) fn new(capacity: usize) -> Self {
-        // Entries have 60 to 80 bytes as a rule.
+        // Entries usually have 60 to 80 bytes.
         let buckets = (capacity / 64).next_power_of_two().clamp(16, 512);
         Self {
             lines: vec![u32::MAX; buckets],
@@ -125,7 +125,7 @@ impl Index {
         self.entries.get(usize::try_from(at).ok()?)
     }
 
-    /// The entries, the oldest first.
+    /// The entries, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Meta)> {
         (self.dropped..).zip(&self.entries)
     }
@@ -161,7 +161,7 @@ impl Index {
         }
     }
 
-    /// Notes that an entry is used. Returns how many lines ago it was used before.
+    /// Records a use of an entry. Returns how many lines ago it was last used.
     pub(super) fn touch(&mut self, absolute: u64, now: u32) -> u32 {
         let at = usize::try_from(absolute - self.dropped).unwrap_or(usize::MAX);
         let before = match self.entries.get_mut(at) {
@@ -171,7 +171,7 @@ impl Index {
         now.wrapping_sub(before)
     }
 
-    /// The bytes that must be evicted before this entry is, itself included.
+    /// The bytes to evict until this entry is gone, itself included.
     pub(super) fn bytes_to(&self, absolute: u64) -> u64 {
         self.get(absolute)
             .map_or(0, |meta| meta.end - self.dropped_bytes)

@@ -1,15 +1,15 @@
-//! What encoder and decoder tell each other: RFC 9204 §4.3 and §4.4.
+//! The instructions between encoder and decoder: RFC 9204 §4.3 and §4.4.
 
 use super::integer::{self, IntegerError};
 use super::static_table;
 use super::string::{Literal, StringError};
 
-/// Why there is no instruction.
+/// Why no instruction could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InstructionError {
     /// It has not arrived completely.
     Truncated,
-    /// It can never be followed: a number or a string is too large.
+    /// It can never be executed: a number or a string is too large.
     Invalid,
 }
 
@@ -31,7 +31,7 @@ impl From<StringError> for InstructionError {
     }
 }
 
-/// An instruction of the encoder (RFC 9204 §4.3).
+/// An instruction from the encoder (RFC 9204 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EncoderInstruction<'a> {
     SetCapacity(u64),
@@ -55,10 +55,10 @@ pub(super) enum EncoderInstruction<'a> {
 }
 
 impl<'a> EncoderInstruction<'a> {
-    /// The instruction at the front of `input`, which is not empty and then advanced.
+    /// The instruction at the front of `input`, which must not be empty and is advanced.
     ///
-    /// `most` is the longest text of an entry: what cannot fit is invalid before it has arrived, so
-    /// that no more than an instruction that can be followed is ever kept.
+    /// `most` is the longest text of an entry: a longer one is invalid before all of it has
+    /// arrived, so that only instructions that can be executed are ever buffered.
     pub(super) fn read(input: &mut &'a [u8], most: usize) -> Result<Self, InstructionError> {
         let (first, mut rest) = input.split_first().ok_or(InstructionError::Truncated)?;
         let first = *first;
@@ -100,7 +100,7 @@ fn read_string<'a>(rest: &mut &'a [u8], most: usize) -> Result<Literal<'a>, Inst
     Ok(Literal::read::<7>(*first, rest, most)?)
 }
 
-/// An instruction of the decoder (RFC 9204 §4.4).
+/// An instruction from the decoder (RFC 9204 §4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecoderInstruction {
     SectionAcknowledgment { stream_id: u64 },
@@ -109,10 +109,10 @@ pub(super) enum DecoderInstruction {
 }
 
 impl DecoderInstruction {
-    /// The longest one: a prefix, and nine bytes.
+    /// The longest instruction: a prefix, and nine bytes.
     pub(super) const LONGEST: usize = 10;
 
-    /// The instruction at the front of `input`, which is not empty and then advanced.
+    /// The instruction at the front of `input`, which must not be empty and is advanced.
     pub(super) fn read(input: &mut &[u8]) -> Result<Self, InstructionError> {
         let (first, mut rest) = input.split_first().ok_or(InstructionError::Truncated)?;
         let instruction = if first & 0x80 != 0 {

@@ -3,10 +3,10 @@
 /// The largest value: 62 bits, which an implementation must be able to read.
 pub(super) const MAX: u64 = (1 << 62) - 1;
 
-/// Bytes after the first, at most: nine have 63 bits.
+/// The most bytes after the first: nine hold 63 bits.
 const MAX_CONTINUATION: u32 = 9;
 
-/// Why there is no integer.
+/// Why no integer could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IntegerError {
     /// The input ends within it.
@@ -15,11 +15,11 @@ pub(super) enum IntegerError {
     TooLarge,
 }
 
-/// The integer whose prefix are the low `PREFIX` bits of `first`, and that may go on in `rest`,
-/// which is then advanced.
+/// Reads the integer whose prefix is the low `PREFIX` bits of `first`, and which may continue in
+/// `rest`; advances `rest`.
 ///
 /// # Errors
-/// As [`IntegerError`] says.
+/// See [`IntegerError`].
 #[inline]
 pub(super) fn read<const PREFIX: u32>(first: u8, rest: &mut &[u8]) -> Result<u64, IntegerError> {
     let mask = ((1u16 << PREFIX) - 1) as u8;
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn larger_ones_are_refused() {
-        // 2^62 - 1 is read, 2^62 is not.
+        // 2^62 - 1 can be read, 2^62 cannot.
         let mut largest = Vec::new();
         write::<8>(0, MAX, &mut largest);
         let mut larger = Vec::new();
@@ -123,7 +123,7 @@ mod tests {
             read::<8>(255, &mut &[0xff; 20][..]),
             Err(IntegerError::TooLarge)
         );
-        // Zeros that add nothing do not go on forever either.
+        // Zeros that add nothing do not continue for ever either.
         assert_eq!(
             read::<8>(255, &mut &[0x80; 20][..]),
             Err(IntegerError::TooLarge)

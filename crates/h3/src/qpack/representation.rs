@@ -9,7 +9,7 @@ use super::string;
 const COOKIE: u8 = 5;
 /// The static index of `authorization`.
 const AUTHORIZATION: u8 = 84;
-/// Shorter cookies than this could be guessed (RFC 9204 §7.1.3).
+/// Cookies shorter than this could be guessed (RFC 9204 §7.1.3).
 const GUESSABLE_COOKIE: usize = 20;
 
 /// Where the name of a literal line is.
@@ -19,19 +19,19 @@ pub(super) enum Name<'a> {
     Static(u8),
     /// In the dynamic table, with this absolute index.
     Dynamic { absolute: u64, base: u64 },
-    /// Here.
+    /// In the line itself.
     Literal(&'a [u8]),
 }
 
 impl<'a> Name<'a> {
-    /// A name of the static table, or itself.
+    /// The name's static index, or the name itself.
     #[inline]
     pub(super) fn of(name: &'a [u8], static_name: Option<u8>) -> Self {
         static_name.map_or(Self::Literal(name), Self::Static)
     }
 }
 
-/// Whether a line must not be indexed anywhere: its value is secret, and may be guessed.
+/// Whether a line must not be indexed anywhere: its value is secret and could be guessed.
 #[inline]
 pub(super) fn never_indexed(field: &Field<'_>, static_name: Option<u8>) -> bool {
     field.sensitive
@@ -75,7 +75,7 @@ pub(super) fn write_literal(name: Name<'_>, value: &[u8], never_indexed: bool, o
     string::write::<7>(0, value, out);
 }
 
-/// Appends `fields` as a section that refers to the static table only. It is the same on every
+/// Appends `fields` as a section that refers only to the static table. It is the same on every
 /// connection.
 pub fn encode_static<'a>(fields: impl Iterator<Item = Field<'a>>, out: &mut Vec<u8>) {
     // Required Insert Count and Base.

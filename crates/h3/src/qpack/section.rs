@@ -28,7 +28,7 @@ impl From<InvalidHuffman> for Rejected {
     }
 }
 
-/// The two numbers that a section begins with, as they are encoded.
+/// The two numbers at the start of a section, as encoded.
 pub(super) struct Prefix {
     pub(super) encoded_insert_count: u64,
     sign: bool,
@@ -36,7 +36,7 @@ pub(super) struct Prefix {
 }
 
 impl Prefix {
-    /// The prefix at the front of a section, which is then advanced.
+    /// Reads the prefix at the front of a section, and advances the section.
     #[inline]
     pub(super) fn read(section: &mut &[u8]) -> Result<Self, Rejected> {
         let first = read_u8(section)?;
@@ -94,7 +94,7 @@ pub(super) fn required_insert_count(
     (required > 0).then_some(required)
 }
 
-/// The lines of a section, and what they refer to.
+/// Decodes the lines of a section, with what they refer to.
 pub(super) struct Lines<'a> {
     pub(super) table: &'a Table,
     pub(super) required: u64,
@@ -112,7 +112,7 @@ impl Lines<'_> {
             if first & 0x80 != 0 {
                 let index = integer::read::<6>(first, &mut rest)?;
                 if first & 0x40 != 0 {
-                    // What does not fit is no index of the static table either.
+                    // A number that does not fit is no index of the static table either.
                     out.push_static(usize::try_from(index).unwrap_or(usize::MAX), self.limit)?;
                 } else {
                     self.indexed(self.relative(index)?, out)?;
@@ -155,7 +155,7 @@ impl Lines<'_> {
         self.within(self.base.checked_add(index))
     }
 
-    /// RFC 9204 §2.2.3: what a section refers to lies below its Required Insert Count.
+    /// RFC 9204 §2.2.3: references must be below the section's Required Insert Count.
     #[inline]
     fn within(&self, absolute: Option<u64>) -> Result<u64, Rejected> {
         absolute
@@ -166,7 +166,7 @@ impl Lines<'_> {
     /// An entry of the dynamic table.
     fn indexed(&self, absolute: u64, out: &mut FieldSection) -> Result<(), Rejected> {
         let entry = self.table.get(absolute).ok_or(Rejected::Invalid)?;
-        // Before it is copied: an entry can be long, and a reference to it takes a byte.
+        // Checked before copying: an entry can be long, and a reference to it takes a byte.
         if entry.name.len() + entry.value.len() > out.room(self.limit) {
             return Err(Rejected::TooLarge);
         }
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(required_insert_count(4, 3, 10), Some(9));
         for max_entries in [1, 2, 3, 7, 128u64] {
             for insert_count in 0..5 * max_entries {
-                // What an encoder can refer to: entries that are in the table, or will be.
+                // The counts that an encoder can use: entries are in the table, or will be.
                 let lowest = (insert_count + 1).saturating_sub(max_entries).max(1);
                 for required in lowest..=insert_count + max_entries {
                     let encoded = required % (2 * max_entries) + 1;

@@ -1,4 +1,4 @@
-//! The static table, and a search of it that takes no memory and no comparison that must fail.
+//! The static table, and a search of it without extra memory or comparisons bound to fail.
 //!
 //! RFC 9204 Appendix A.
 
@@ -123,14 +123,14 @@ static NEXT: [u8; LEN] = next();
 
 const SLOTS: usize = 128;
 
-/// A hash of a name that no two names of the table share: `first_by_slot` does not compile
-/// otherwise. The factors were found by trying them all.
+/// A hash of a name that no two names of the table share; otherwise `first_by_slot` would not
+/// compile. The factors were found by brute force.
 const fn slot(name: &[u8]) -> usize {
     let len = name.len();
     if len == 0 {
         return 0;
     }
-    // Both below the length.
+    // Both are below the length.
     let (half, late) = (name[len / 2], name[len * 3 / 4]);
     (len * 16 + half as usize * 9 + late as usize * 31) % SLOTS
 }
@@ -201,7 +201,7 @@ pub fn get(index: usize) -> Option<(&'static [u8], &'static [u8])> {
     ENTRIES.get(index).copied()
 }
 
-/// The first index with the same name as the entry at `index`: a name has one such number.
+/// The first index with the same name as the entry at `index`, which identifies the name.
 #[inline]
 #[must_use]
 pub fn canonical_index(index: usize) -> Option<u8> {
@@ -217,7 +217,7 @@ pub fn find_name(name: &[u8]) -> Option<u8> {
     (*known == name).then_some(first)
 }
 
-/// The index of the entry with the name of entry `first`, as [`find_name`] returned it, and with
+/// The index of the entry that has the name of entry `first`, as returned by [`find_name`], and
 /// this value.
 #[inline]
 #[must_use]

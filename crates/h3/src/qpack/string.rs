@@ -3,14 +3,14 @@
 use super::huffman::{self, InvalidHuffman};
 use super::integer::{self, IntegerError};
 
-/// Why there is no string.
+/// Why no string could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StringError {
     /// The input ends within it.
     Truncated,
-    /// Its length is not an integer that can be read.
+    /// Its length is not a readable integer.
     Length,
-    /// It is longer than its reader accepts.
+    /// It is longer than the reader accepts.
     TooLong,
 }
 
@@ -23,7 +23,7 @@ impl From<IntegerError> for StringError {
     }
 }
 
-/// A string as it stands in the input.
+/// A string as it appears in the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Literal<'a> {
     /// Whether `bytes` are in Huffman code.
@@ -35,10 +35,10 @@ pub(super) struct Literal<'a> {
 const LONGEST_CODE_BITS: usize = 30;
 
 impl<'a> Literal<'a> {
-    /// The string whose length has a prefix of `PREFIX` bits in `first`, with the flag for Huffman
-    /// code in the bit above them.
+    /// Reads the string whose length has a prefix of `PREFIX` bits in `first`, with the flag for
+    /// Huffman code in the bit above them.
     ///
-    /// `most` is how long it may be when decoded: one that must be longer is
+    /// `most` is its longest decoded length: a string that must exceed it is
     /// [`StringError::TooLong`] as soon as its length is known, whether or not its bytes are there.
     #[inline]
     pub(super) fn read<const PREFIX: u32>(
@@ -57,7 +57,7 @@ impl<'a> Literal<'a> {
         Ok(Self { huffman, bytes })
     }
 
-    /// How long a string of `most` bytes can be as a literal.
+    /// The longest literal of a string of `most` bytes.
     const fn longest(huffman: bool, most: usize) -> usize {
         if huffman {
             most.saturating_mul(LONGEST_CODE_BITS).div_ceil(8)
@@ -66,7 +66,7 @@ impl<'a> Literal<'a> {
         }
     }
 
-    /// Appends what it stands for.
+    /// Appends the decoded string.
     #[inline]
     pub(super) fn append_to(&self, out: &mut Vec<u8>) -> Result<(), InvalidHuffman> {
         if self.huffman {
@@ -79,7 +79,7 @@ impl<'a> Literal<'a> {
 }
 
 /// Appends `text` as a string whose length has a prefix of `PREFIX` bits, below the bits of
-/// `first`: in Huffman code where that is shorter.
+/// `first`: in Huffman code if that is shorter.
 #[inline]
 pub(super) fn write<const PREFIX: u32>(first: u8, text: &[u8], out: &mut Vec<u8>) {
     let len = huffman::encoded_len(text);

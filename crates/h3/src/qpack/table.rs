@@ -3,14 +3,14 @@
 use super::field::LINE_OVERHEAD;
 use std::collections::VecDeque;
 
-/// The text of entries that have been dropped is removed when there is more of it than this, and
-/// more than of entries that are there. So every byte is moved once, on average, at most.
+/// The text of dropped entries is removed when there is more of it than this, and more than of
+/// present entries. So on average every byte is moved at most once.
 const DEAD_TEXT: usize = 1024;
 
-/// The smallest entry: of it the table can have `capacity / 32` (RFC 9204 §4.5.1.1).
+/// The smallest entry: the table holds at most `capacity / 32` of them (RFC 9204 §4.5.1.1).
 pub(super) const SMALLEST_ENTRY: usize = LINE_OVERHEAD;
 
-/// An entry that was not made: it is larger than the table.
+/// An entry was not made because it is larger than the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntryTooLarge;
 
@@ -19,13 +19,13 @@ pub(super) struct EntryTooLarge;
 pub(super) struct Entry<'a> {
     pub(super) name: &'a [u8],
     pub(super) value: &'a [u8],
-    /// The first index of the name in the static table, where known.
+    /// The first index of the name in the static table, if known.
     pub(super) static_name: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Where its name begins, counted from the first byte that the table ever had.
+    /// Where its name begins, counted from the first byte ever in the table.
     start: u64,
     name_len: u32,
     value_len: u32,
@@ -45,28 +45,28 @@ impl Place {
 /// Entries, first in, first out.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// Names and values, those of the oldest entry first, perhaps after some of dropped ones. At
-    /// the end there may be those of an entry in the making.
+    /// Names and values, oldest entry first, perhaps preceded by those of dropped ones. The end may
+    /// hold those of an entry under construction.
     text: Vec<u8>,
-    /// Bytes that were removed before `text`.
+    /// Bytes removed before `text`.
     removed: u64,
-    /// Where the text of the entry in the making begins, counted as in [`Place`].
+    /// Where the text of the entry under construction begins, counted as in [`Place`].
     draft: u64,
     entries: VecDeque<Place>,
-    /// Entries that were evicted, and so the absolute index of the oldest.
+    /// Number of entries evicted, and so the absolute index of the oldest.
     dropped: u64,
     size: usize,
     capacity: usize,
 }
 
 impl Table {
-    /// All entries that were ever inserted: the absolute index of the next one.
+    /// Number of entries ever inserted: the absolute index of the next one.
     #[inline]
     pub(super) fn insert_count(&self) -> u64 {
         self.dropped + self.entries.len() as u64
     }
 
-    /// The size of all entries (RFC 9204 §3.2.1).
+    /// The size of all entries together (RFC 9204 §3.2.1).
     pub(super) const fn size(&self) -> usize {
         self.size
     }
@@ -76,7 +76,7 @@ impl Table {
         self.capacity
     }
 
-    /// Sets the largest size, and evicts what exceeds it. Returns how many entries that were.
+    /// Sets the largest size, and evicts entries beyond it. Returns how many.
     pub(super) fn set_capacity(&mut self, capacity: usize) -> usize {
         self.capacity = capacity;
         self.evict_to(capacity)
@@ -93,7 +93,7 @@ impl Table {
         text.split_at_checked(place.name_len as usize)
     }
 
-    /// The entry with this absolute index, unless it was dropped or is still to come.
+    /// The entry with this absolute index, unless it was dropped or does not exist yet.
     #[inline]
     pub(super) fn get(&self, absolute: u64) -> Option<Entry<'_>> {
         let place = self.place(absolute)?;
@@ -105,8 +105,8 @@ impl Table {
         })
     }
 
-    /// Begins an entry: its name and then its value are to be appended to what is returned, and
-    /// [`insert`](Self::insert) makes it one.
+    /// Begins an entry: append its name and then its value to the returned buffer;
+    /// [`insert`](Self::insert) then makes it an entry.
     pub(super) fn begin(&mut self) -> &mut Vec<u8> {
         let start = self.start_of_live();
         let dead = usize::try_from(start - self.removed).unwrap_or(usize::MAX);
@@ -119,7 +119,7 @@ impl Table {
         &mut self.text
     }
 
-    /// What was appended to the entry in the making.
+    /// The text appended to the entry under construction.
     pub(super) fn draft_mut(&mut self) -> &mut Vec<u8> {
         &mut self.text
     }
@@ -129,8 +129,8 @@ impl Table {
         self.entries.front().map_or(end, |oldest| oldest.start)
     }
 
-    /// Begins an entry with the name of another one, which may be evicted by it. Returns the length
-    /// of the name and its static index; `None` if there is no such entry.
+    /// Begins an entry with the name of another one, which the new entry may evict. Returns the
+    /// length of the name and its static index; `None` if there is no such entry.
     pub(super) fn begin_with_name_of(&mut self, absolute: u64) -> Option<(usize, Option<u8>)> {
         self.begin();
         let place = *self.place(absolute)?;
@@ -140,8 +140,8 @@ impl Table {
         Some((name_len, place.static_name))
     }
 
-    /// Makes an entry of what was appended since it began: a name of `name_len` bytes and a
-    /// value. Evicts others for it, and returns how many.
+    /// Makes an entry of the text appended since it began: a name of `name_len` bytes and a value.
+    /// Evicts others to make room, and returns how many.
     pub(super) fn insert(
         &mut self,
         name_len: usize,
@@ -166,8 +166,8 @@ impl Table {
         Ok(evicted)
     }
 
-    /// Inserts a copy of an entry. Returns how many were evicted for it; `None` if there is no such
-    /// entry.
+    /// Inserts a copy of an entry. Returns how many were evicted to make room; `None` if there is
+    /// no such entry.
     pub(super) fn duplicate(&mut self, absolute: u64) -> Option<usize> {
         self.begin();
         let place = *self.place(absolute)?;

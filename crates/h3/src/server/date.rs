@@ -1,4 +1,4 @@
-//! The `date` field, made once a second (RFC 9110 §6.6.1).
+//! The `date` field, formatted once a second (RFC 9110 §6.6.1).
 
 use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};

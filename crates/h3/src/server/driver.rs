@@ -5,8 +5,8 @@
 //!                         │     └──> http::Request ─ service ─> Exchange   polled once, here
 //!                         └ not all of the head is here: a task            └ pending: a task
 //! ```
-//! All streams that a turn of the worker brought are handled in one poll, without a task for each
-//! unless the service asks for one. On the caller's runtime every request has a task of its own,
+//! All streams that arrive in one turn of the worker are handled in one poll, without a task for
+//! each unless the service needs one. On the caller's runtime every request has a task of its own,
 //! since a service may block there.
 
 use std::future::poll_fn;
@@ -38,26 +38,26 @@ use crate::shared::Shared;
 use crate::streams::{Ended, Streams};
 use crate::tunnels::Arrival;
 
-/// Streams that are accepted in one poll: after so many, what was written is sent first.
+/// Streams accepted in one poll: after this many, pending writes are sent first.
 const STREAMS_A_POLL: usize = 256;
 
-/// GOAWAY with this id announces the end and still allows every request (RFC 9114 §5.2).
+/// GOAWAY with this id announces the end but still allows every request (RFC 9114 §5.2).
 const EVERY_REQUEST: u64 = (1 << 62) - 4;
 
 /// How long a client gets, beyond a round trip, to learn that it should send no more requests.
 const GOING_AWAY: Duration = Duration::from_millis(20);
 
 /// How long a client gets to end the connection itself, beyond four round trips: two probe timeouts
-/// (RFC 9002 §6.2), in which a GOAWAY that was lost is sent again. CONNECTION_CLOSE is not, and a
-/// client that has missed both waits for its idle timeout when the server is gone.
+/// (RFC 9002 §6.2), in which a lost GOAWAY is sent again. CONNECTION_CLOSE is not resent, and a
+/// client that has missed both waits for its idle timeout once the server is gone.
 const FAREWELL: Duration = Duration::from_millis(200);
-/// The most of it: round trips look long when many connections end at once.
+/// Its upper limit: round trips look long when many connections end at once.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(1);
 
 /// Answers requests at once, from their heads, or leaves them to the service.
 pub(super) type Immediate = Arc<dyn Fn(&RequestHead<'_>) -> Option<Reply> + Send + Sync>;
 
-/// Memory for an exchange that is used again.
+/// Reusable memory for an exchange.
 type Slot<F, B> = Pin<Box<Option<Exchange<F, B>>>>;
 
 /// Where requests are handled.
@@ -93,14 +93,14 @@ pub(super) struct Driver<S: HttpService> {
     next_id: u64,
 }
 
-/// How far the end has come.
+/// The progress of a graceful end.
 enum Ending {
     Serving,
-    /// The client was told that the end is near.
+    /// The client has been told that the end is near.
     Announced(Pin<Box<Sleep>>),
     /// Requests from this id on are rejected.
     Rejecting(u64),
-    /// All requests are answered; those that still come are rejected.
+    /// All requests are answered; any that still arrive are rejected.
     Parting(Pin<Box<Sleep>>),
     /// The client has not ended the connection.
     Closing(Pin<Box<dyn Future<Output = ()> + Send>>),
@@ -126,7 +126,7 @@ impl<S: HttpService> Driver<S> {
         }
     }
 
-    /// Begins to end the connection gracefully: requests that have arrived are answered, later ones
+    /// Starts to end the connection gracefully: requests that have arrived are answered, later ones
     /// are rejected.
     pub(super) fn shut_down(&mut self, cx: &mut Context<'_>) {
         if let Ending::Serving = self.ending {
@@ -228,7 +228,7 @@ impl<S: HttpService> Driver<S> {
         }
     }
 
-    /// Begins with a request, of which some or all has arrived.
+    /// Starts a request, of which some or all has arrived.
     fn begin(&mut self, mut head: HeadReader) {
         let mut cx = Context::from_waker(Waker::noop());
         match head.poll(&mut cx, self.immediate.as_ref()) {
@@ -290,7 +290,7 @@ impl<S: HttpService> Driver<S> {
             self.place.spawn(connection, arrived.answer(service));
             return;
         }
-        // Otherwise the stream is reset by dropping it.
+        // Otherwise dropping the stream resets it.
         let Ok(Poll::Ready(Ok(()))) = ready else {
             return;
         };
@@ -317,7 +317,7 @@ impl<S: HttpService> Driver<S> {
     }
 }
 
-/// Refuses a request that the client may send again elsewhere (RFC 9114 §5.2).
+/// Refuses a request; the client may send it again elsewhere (RFC 9114 §5.2).
 fn reject(mut send: SendStream, mut recv: RecvStream) {
     let code = Code::H3_REQUEST_REJECTED.0;
     let _ = send.reset(code);
@@ -353,7 +353,7 @@ struct HeadReader {
     block: Option<Bytes>,
 }
 
-/// What the head comes to.
+/// The result of reading a head.
 enum Next {
     Reply {
         reply: Reply,
@@ -381,7 +381,7 @@ impl HeadReader {
         }
     }
 
-    /// The head, once it is here.
+    /// Returns the head once it has arrived.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -433,7 +433,7 @@ impl HeadReader {
         }
     }
 
-    /// The request is to be answered by the service.
+    /// Passes the request on to the service.
     fn arrive(mut self, mut request: Request<()>, expects_continue: bool) -> Option<Arrived> {
         if !self.reader.shared().is_handshake_complete() && self.reader.recv.is_early() {
             request.extensions_mut().insert(Early);
@@ -477,20 +477,20 @@ impl HeadReader {
         })
     }
 
-    /// RFC 9110 §10.1.1: the client waits with the body until it gets this response.
+    /// RFC 9110 §10.1.1: the client holds the body back until it gets this response.
     fn send_continue(&mut self) {
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = StatusCode::CONTINUE;
         let mut cx = Context::from_waker(Waker::noop());
-        // A new stream has room for it. A peer that gives none waits for the body's own timeout.
+        // A new stream has room for it. If the peer gives none, the body's own timeout applies.
         let _ = (self.send).poll_write(&mut cx, &Reply::new(response).head);
     }
 
-    /// Writes a reply, and leaves what there is no room for to a task.
+    /// Writes a reply, and leaves to a task what there is no room for.
     fn reply(mut self, reply: Reply, is_head: bool) {
         let shared = Arc::clone(self.reader.shared());
         let mut cx = Context::from_waker(Waker::noop());
-        // Read to the end, so that the client is not told to stop.
+        // Read to the end, so that the client is not told to stop sending.
         let _ = self.reader.poll_part(&mut cx);
         reply.log(&shared.qlog, self.send.id(), is_head);
         let mut chunks = [reply.head, reply.body];
@@ -562,7 +562,7 @@ fn reply_later(mut send: SendStream, mut rest: [Bytes; 2], shared: &Arc<Shared>)
     });
 }
 
-/// Reads a head, and has it answered at once or makes a request of it.
+/// Reads a head, and either answers at once or makes a request of it.
 fn read(
     section: &FieldSection,
     immediate: Option<&Immediate>,
@@ -571,7 +571,7 @@ fn read(
 ) -> Result<Next, Malformed> {
     let head = RequestHead::parse(section)?;
     if head.protocol().is_some() && !shared.config.accepts_connect_protocol() {
-        // RFC 9220 §3, RFC 8441 §4: unknown without the setting.
+        // RFC 9220 §3, RFC 8441 §4: not allowed without the setting.
         return Err(Malformed(":protocol without permission"));
     }
     if let Some(value) = head.priority {

@@ -1,4 +1,4 @@
-//! A request with a service, until its response is sent.
+//! A request in the hands of a service, until its response is sent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -25,7 +25,7 @@ pin_project_lite::pin_project! {
         state: State<F, B>,
         // For the answer; `None` once it is being sent.
         send: Option<SendStream>,
-        // Finds out that the client no longer waits for the response.
+        // Detects that the client no longer waits for the response.
         stopped: Option<Stopped>,
         how: How,
         // For requests with a body.
@@ -42,7 +42,7 @@ pin_project_lite::pin_project! {
     #[project = StateProjection]
     enum State<F, B> {
         Calling { #[pin] future: F },
-        // What precedes the response is not written yet.
+        // Anything that precedes the response is not yet written.
         Answered { response: Option<Response<B>> },
         Sending { #[pin] sender: MessageSender<B> },
         Done,
@@ -153,7 +153,7 @@ where
                                 return Poll::Ready(());
                             };
                             if let Some(hints) = this.hints {
-                                // What goes wrong goes wrong with the final response, too.
+                                // If this fails, so will the final response.
                                 let _ = hints.poll_send(this.guard.shared(), send, cx);
                             }
                             let stopped = this.stopped.get_or_insert_with(|| send.stopped());
@@ -163,7 +163,7 @@ where
                             this.state.set(State::Done);
                             return Poll::Ready(());
                         }
-                        // The stream is reset, here or by dropping it.
+                        // The stream is reset, here or when it is dropped.
                         Ok(Poll::Ready(Err(_))) | Err(_) => {
                             if let (Some(fault), Some(send)) = (&this.fault, this.send.as_mut()) {
                                 let _ = send.reset(fault.code_of_failure().0);
@@ -204,7 +204,7 @@ where
                     let polled = catch_unwind(AssertUnwindSafe(|| sender.as_mut().poll(cx)));
                     match polled {
                         Ok(Poll::Pending) => {
-                            // A service that has nothing to send may take its time.
+                            // A service with nothing to send may take its time.
                             let Some(send) = sender.waiting() else {
                                 return Poll::Pending;
                             };
@@ -216,7 +216,7 @@ where
                             this.guard.shared().on_cancelled();
                         }
                         Ok(Poll::Ready(Ok(()))) => this.guard.shared().on_completed(),
-                        // The stream is reset by dropping it, if it is not yet.
+                        // Dropping the stream resets it, if it is not reset yet.
                         Ok(Poll::Ready(Err(_))) | Err(_) => {}
                     }
                     this.state.set(State::Done);
@@ -228,7 +228,7 @@ where
     }
 }
 
-/// Adds what every response has, and encodes its head.
+/// Adds the fields that every response has, and encodes its head.
 fn send_response<B: SendBody>(
     send: SendStream,
     shared: &Arc<Shared>,
@@ -244,8 +244,8 @@ fn send_response<B: SendBody>(
     if !never_has_body
         && !is_tunnel
         && let Some(length) = body.size_hint().exact()
-        // The end of the stream says as much, and an empty body in the answer to HEAD says nothing
-        // of that to GET.
+        // Otherwise the end of the stream says as much, and an empty body in the answer to HEAD
+        // says nothing about that of GET.
         && length > 0
         && !parts.headers.contains_key(CONTENT_LENGTH)
     {

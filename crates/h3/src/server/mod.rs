@@ -1,6 +1,6 @@
 //! Servers.
 //!
-//! [`Builder::serve`] serves every connection of an endpoint by an [`HttpService`], such as an
+//! [`Builder::serve`] serves every connection of an endpoint with an [`HttpService`], such as an
 //! `axum::Router` or the routes of `tonic`; [`Builder::serve_connection`] serves one.
 
 mod date;
@@ -27,7 +27,7 @@ use crate::service::HttpService;
 use crate::shared::{OnSendTimeout, Shared};
 use driver::{Driver, Immediate, Place};
 
-/// Serves every connection of `endpoint` by `service`, until the endpoint is closed:
+/// Serves every connection of `endpoint` with `service`, until the endpoint is closed:
 /// [`Builder::serve`] with the defaults.
 pub fn serve<S>(endpoint: Endpoint, service: S) -> Serve<S> {
     Builder::new().serve(endpoint, service)
@@ -57,10 +57,10 @@ impl Builder {
     }
 
     /// Runs the service on the connection's worker. A response that is ready at once costs no task,
-    /// and leaves with those of the other requests that came with it. The service shares the thread
-    /// with the transport and must not block.
+    /// and leaves together with those of the other requests that arrived with it. The service
+    /// shares the thread with the transport and must not block.
     ///
-    /// By default each request is a task on the runtime that the server is started on. There it may
+    /// By default each request is a task on the runtime that the server is started on, where it may
     /// block as much as that runtime allows.
     #[must_use]
     pub fn on_worker(mut self) -> Self {
@@ -69,8 +69,8 @@ impl Builder {
     }
 
     /// Answers requests from their heads alone, before the service sees them: `answer` returns a
-    /// [`Reply`] that was encoded before, or `None` for the service. The cheapest way to answer:
-    /// there is no `http::Request`. It runs where the connection is driven, and must not block.
+    /// pre-encoded [`Reply`], or `None` for the service. The cheapest way to answer: there is no
+    /// `http::Request`. `answer` runs where the connection is driven, and must not block.
     #[must_use]
     pub fn answer_first<F>(mut self, answer: F) -> Self
     where
@@ -80,16 +80,16 @@ impl Builder {
         self
     }
 
-    /// Calls `call` for each response that is given up since the client takes nothing of it: see
-    /// [`Config::send_timeout`]. It must not block.
+    /// Calls `call` for each response that is abandoned because the client accepts no more of it;
+    /// see [`Config::send_timeout`]. `call` must not block.
     #[must_use]
     pub fn on_send_timeout(mut self, call: impl Fn() + Send + Sync + 'static) -> Self {
         self.on_send_timeout = Some(Arc::new(call));
         self
     }
 
-    /// Serves every connection of `endpoint` by `service`, until the endpoint is closed. Await the
-    /// result, on a tokio runtime.
+    /// Serves every connection of `endpoint` with `service`, until the endpoint is closed. Await
+    /// the result, on a tokio runtime.
     pub fn serve<S>(self, endpoint: Endpoint, service: S) -> Serve<S> {
         Serve {
             builder: self,
@@ -98,8 +98,8 @@ impl Builder {
         }
     }
 
-    /// Serves one connection by `service`, until it ends. Where the result is polled is where
-    /// requests are read.
+    /// Serves one connection with `service`, until it ends. Requests are read where the result is
+    /// polled.
     ///
     /// # Panics
     /// When called outside of a tokio runtime, unless [`on_worker`](Self::on_worker) is set.
@@ -129,27 +129,27 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// A connection that is served; see [`Builder::serve_connection`]. Dropping it stops reading
-/// requests; those that were read are still answered.
+/// A connection being served; see [`Builder::serve_connection`]. Dropping it stops reading
+/// requests; requests already read are still answered.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct ServeConnection<S: HttpService>(Driver<S>);
 
-// Only the future of the service is pinned, and it is boxed.
+// Only the service's future is pinned, and it is boxed.
 impl<S: HttpService> Unpin for ServeConnection<S> {}
 
 impl<S: HttpService> ServeConnection<S> {
-    /// Begins to end the connection gracefully (RFC 9114 §5.2): the client is told to send no more
-    /// requests, those that have arrived are answered, later ones are rejected so that the client
-    /// sends them elsewhere, and the connection closes when all responses are delivered: the client
-    /// closes it, or after a moment this end. Go on polling.
+    /// Starts to end the connection gracefully (RFC 9114 §5.2). The client is told to send no more
+    /// requests; those that have arrived are answered, and later ones are rejected so that the
+    /// client sends them elsewhere. Once all responses are delivered, the client closes the
+    /// connection or, after a moment, this end does. Keep polling.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) {
         self.0.shut_down(cx);
     }
 }
 
 impl<S: HttpService> Future for ServeConnection<S> {
-    /// An error if the connection ended for another reason than a graceful shutdown; a client that
-    /// closes its connection is one.
+    /// An error if the connection ended for any reason other than a graceful shutdown, including
+    /// that the client closed it.
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -174,8 +174,8 @@ pub struct Serve<S> {
 
 impl<S: HttpService + Sync> Serve<S> {
     /// Serves until `signal` is ready, and then ends gracefully: no more connections are accepted,
-    /// and each connection ends as [`ServeConnection::poll_shutdown`] says. Ready when all have
-    /// ended.
+    /// and each connection ends as [`ServeConnection::poll_shutdown`] describes. Ready when all
+    /// have ended.
     pub async fn with_graceful_shutdown(self, signal: impl Future<Output = ()>) {
         let (stop, stopping) = watch::channel(false);
         let mut signal = pin!(signal);
@@ -216,7 +216,7 @@ impl<S: HttpService + Sync> Serve<S> {
     }
 }
 
-/// Serves a connection until it ends, or gracefully until its end.
+/// Serves a connection until it ends, or until it has ended gracefully.
 async fn drive<S: HttpService>(
     builder: Builder,
     connection: Connection,

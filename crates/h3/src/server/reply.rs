@@ -11,8 +11,8 @@ use crate::qpack::encode_static;
 
 /// An encoded response, with a body in memory.
 ///
-/// It can be sent on any connection, any number of times: it does not refer to the dynamic table.
-/// Sending it copies neither the body nor, unless it is small, the head.
+/// It can be sent on any connection, any number of times, since it does not refer to the dynamic
+/// table. Sending it copies neither the body nor, unless it is small, the head.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// A HEADERS frame, and the header of a DATA frame if there is a body.
@@ -43,7 +43,7 @@ impl Reply {
     pub(super) fn log(&self, qlog: &Qlog, id: StreamId, is_head: bool) {
         if qlog.is_on() {
             let mut reader = squall_wire::Reader::new(&self.head);
-            // The frame's type and length, which this end has written.
+            // The frame's type and length, as written by this end.
             if let (Ok(_), Ok(len)) = (reader.varint(), reader.varint()) {
                 let from = reader.position();
                 let block = self.head.get(from..from.saturating_add(len as usize));

@@ -1,8 +1,8 @@
-//! WebTransport over HTTP/3 (draft-ietf-webtrans-http3): streams and datagrams for scripts of web
+//! WebTransport over HTTP/3 (draft-ietf-webtrans-http3): streams and datagrams for scripts in web
 //! pages, in a session that an extended CONNECT request opens.
 //!
-//! A server allows sessions by [`Config::webtransport`](crate::Config::webtransport), and a service
-//! accepts one with [`accept`]:
+//! A server allows sessions with [`Config::webtransport`](crate::Config::webtransport), and a
+//! service accepts one with [`accept`]:
 //!
 //! ```no_run
 //! use http::{Request, Response, StatusCode};
@@ -26,7 +26,7 @@
 //!     }
 //! }
 //! ```
-//! Clients open a session by [`connect`].
+//! Clients open a session with [`connect`].
 
 mod session;
 mod stream;

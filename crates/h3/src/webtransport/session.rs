@@ -30,8 +30,8 @@ const CLOSE_SESSION: u64 = 0x2843;
 /// The longest reason in it, in bytes.
 const MAX_REASON: usize = 1024;
 
-/// A WebTransport session. Clones share it; it ends when the last one and the last stream of it are
-/// dropped, or by [`close`](Self::close), or by the peer.
+/// A WebTransport session. Clones share it. It ends when its last clone and last stream are
+/// dropped, by [`close`](Self::close), or when the peer ends it.
 #[derive(Clone)]
 pub struct Session {
     tunnel: Arc<TunnelHandle>,
@@ -56,7 +56,7 @@ struct Control(Mutex<State>);
 struct State {
     /// Capsules to be sent.
     outgoing: VecDeque<Bytes>,
-    /// The peer's capsules; `None` before the response has come, and after their end.
+    /// The peer's capsules; `None` before the response has arrived, and after their end.
     incoming: Option<Body>,
     capsules: Option<FrameReader>,
     closed: Option<Closed>,
@@ -66,11 +66,11 @@ struct State {
     shared: Option<Arc<Shared>>,
 }
 
-/// Accepts the session that `request` asks for: returns the response, which the service returns in
-/// turn, and the session.
+/// Accepts the session that `request` asks for. Returns the session and the response that the
+/// service has to return.
 ///
 /// # Errors
-/// The request asks for no session: it is returned.
+/// The request asks for no session; it is returned.
 #[expect(
     clippy::result_large_err,
     reason = "the caller goes on with the request"
@@ -89,12 +89,11 @@ pub fn accept(request: Request<Body>) -> Result<(Response<SessionBody>, Session)
     Ok((Response::new(body), Session { tunnel, control }))
 }
 
-/// Opens a session with a server by an extended CONNECT request for `uri`, to which `headers` are
-/// added.
+/// Opens a session with a server by an extended CONNECT request for `uri` with these `headers`.
 ///
 /// # Errors
-/// The request failed, or the server refused the session: its response is returned in the latter
-/// case.
+/// The request failed, or the server refused the session; in the latter case its response is
+/// returned.
 pub async fn connect(
     client: &SendRequest,
     uri: http::Uri,
@@ -133,7 +132,7 @@ impl Control {
         sender.into_iter().for_each(Waker::wake);
     }
 
-    /// The session has ended. What was sent first counts.
+    /// The session has ended. The first reason counts.
     fn end(&self, closed: Closed) {
         let mut state = lock(&self.0);
         if state.closed.is_none() {
@@ -149,7 +148,7 @@ impl Control {
     }
 
     /// Nothing more is sent. The peer's capsules are read to their end: the peer may have closed
-    /// the session too, and one that is told to stop sending could not say why.
+    /// the session too, and if told to stop sending it could not say why.
     fn linger(self: &Arc<Self>) {
         let mut state = lock(&self.0);
         let (incoming, capsules) = (state.incoming.take(), state.capsules.take());
@@ -170,7 +169,7 @@ impl Control {
 }
 
 impl Session {
-    /// Waits for the next bidirectional stream of the peer; `None` when the session has ended.
+    /// Waits for the next bidirectional stream from the peer; `None` when the session has ended.
     /// Cancel-safe.
     pub async fn accept_bi(&self) -> Option<(SendStream, RecvStream)> {
         let (send, recv, first) = poll_fn(|cx| self.tunnel.poll_bi(cx)).await?;
@@ -178,7 +177,7 @@ impl Session {
         Some((send, RecvStream::new(recv, first, Arc::clone(&self.tunnel))))
     }
 
-    /// Waits for the next unidirectional stream of the peer; `None` when the session has ended.
+    /// Waits for the next unidirectional stream from the peer; `None` when the session has ended.
     /// Cancel-safe.
     pub async fn accept_uni(&self) -> Option<RecvStream> {
         let (recv, first) = poll_fn(|cx| self.tunnel.poll_uni(cx)).await?;
@@ -221,7 +220,7 @@ impl Session {
     /// Sends a datagram. If the connection's queue is full, the oldest datagrams in it are dropped.
     ///
     /// # Errors
-    /// It is too large, the peer accepts none, or the connection ended.
+    /// The datagram is too large, the peer accepts none, or the connection ended.
     pub fn send_datagram(&self, payload: &[u8]) -> Result<(), DatagramError> {
         self.datagrams().send(payload)
     }
@@ -305,7 +304,7 @@ impl http_body::Body for SessionBody {
                     .upgrade()
                     .is_none_or(|tunnel| tunnel.poll_closed(cx).is_ready())
             {
-                // Nobody has the session any more.
+                // The session has no holder any more.
                 return Poll::Ready(None);
             }
             state.sender = Some(cx.waker().clone());
@@ -340,7 +339,7 @@ impl fmt::Debug for SessionBody {
     }
 }
 
-/// Waits for the end of the session by the peer.
+/// Waits for the peer to end the session.
 fn poll_capsules(
     incoming: &mut Body,
     capsules: &mut FrameReader,
@@ -361,7 +360,7 @@ fn poll_capsules(
     }
 }
 
-/// Reads the peer's capsules; all but one are skipped (RFC 9297 §3.2).
+/// Reads the peer's capsules; all but the one that closes the session are skipped (RFC 9297 §3.2).
 fn read_capsules(capsules: &mut FrameReader, data: Bytes) -> Option<Closed> {
     capsules.push(data);
     let fate = |kind: u64, len: u64| match kind {
@@ -372,7 +371,7 @@ fn read_capsules(capsules: &mut FrameReader, data: Bytes) -> Option<Closed> {
     let capsule = match capsules.next(fate) {
         Ok(Some(Piece::Frame(_, capsule))) => capsule,
         Ok(_) => return None,
-        // Not what the draft allows: the session ends without a reason.
+        // The draft does not allow this: the session ends without a reason.
         Err(()) => return Some(Closed::default()),
     };
     let (code, reason) = capsule.split_first_chunk()?;

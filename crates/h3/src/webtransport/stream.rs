@@ -21,7 +21,7 @@ pub(super) const fn to_http(code: u32) -> u64 {
     FIRST_CODE + code + code / 0x1e
 }
 
-/// The application's code for an HTTP/3 code, if it is one.
+/// The application's code for an HTTP/3 code, if there is one.
 pub(super) fn from_http(code: u64) -> Option<u32> {
     let shifted = code.checked_sub(FIRST_CODE)?;
     if shifted % 0x1f == 0x1e {
@@ -36,7 +36,7 @@ pub(super) fn from_http(code: u64) -> Option<u32> {
 pub enum StreamError {
     /// The peer's application reset or stopped the stream with this code.
     Code(u32),
-    /// The peer ended the stream otherwise, for example with its session.
+    /// The peer ended the stream in another way, for example with its session.
     Ended,
     /// The stream was already finished, reset or stopped.
     Closed,
@@ -176,7 +176,7 @@ impl AsyncWrite for SendStream {
 #[derive(Debug)]
 pub struct RecvStream {
     inner: squall::RecvStream,
-    /// What came behind the stream's header.
+    /// The bytes that came right after the stream's header.
     first: Bytes,
     _session: Arc<TunnelHandle>,
 }
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(to_http(u32::MAX), 0x52e5_ac98_3162);
         for code in (0..1000).chain([0x1d, 0x1e, 0x1f, u32::MAX - 1, u32::MAX]) {
             assert_eq!(from_http(to_http(code)), Some(code));
-            // No code means nothing on purpose.
+            // No code of an application is one of those without a meaning.
             assert_ne!((to_http(code) - 0x21) % 0x1f, 0);
         }
         for code in [

@@ -19,8 +19,8 @@ use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
 
-/// Groups of registers in a pass: sixteen of the 32 registers, and what is on its way. Not
-/// measured: the kernel was run under an emulator only.
+/// Groups of registers in a pass: sixteen of the 32 registers, and what is in progress. Not
+/// measured: the kernel has only run under an emulator.
 const GROUPS: usize = 4;
 
 /// Proof that Advanced SIMD was detected; only [`Neon::detect`] makes one.

@@ -1,4 +1,4 @@
-//! The sum of products that GHASH adds up, and its reduction.
+//! The sum of GHASH's products, and its reduction.
 
 use super::registers::Crypto;
 

@@ -9,12 +9,12 @@
 //!   team       two packets whose Poly1305 runs in step in 64-bit limbs (`pair`), or eight in
 //!              vector registers (`parallel`)
 //! ```
-//! A packet that comes alone, or that is long enough to fill the registers, is worked on by itself
+//! A packet that comes alone, or that is long enough to fill the registers, is processed by itself
 //! (`alone`).
 //!
 //! The cipher occupies the vector units and a pair the multiplier, and neither fills the machine
-//! alone. A packet is many lanes and lanes do not ask whose they are, so short packets fill the
-//! registers as well as full ones. What a forged packet decrypts to is wiped by the caller.
+//! alone. A packet is many lanes, and a pass takes lanes of any packet, so short packets fill the
+//! registers as well as full ones. The caller wipes what a forged packet decrypts to.
 
 pub(super) mod alone;
 pub(super) mod block;
@@ -46,7 +46,7 @@ pub(super) struct Key {
 /// The header-protection key.
 pub(super) struct HeaderKey([u32; 8]);
 
-// RFC 8439 §2.3: nothing is expanded.
+// RFC 8439 §2.3: there is no key expansion.
 const _: () = assert!(size_of::<Key>() + size_of::<HeaderKey>() <= 1024);
 
 impl Drop for Key {
@@ -99,7 +99,7 @@ impl HeaderKey {
     }
 }
 
-/// Some lanes side by side: from which block on they make the key stream of which job.
+/// Some lanes side by side: the job whose key stream they make, and their first block.
 #[derive(Copy, Clone)]
 struct Run {
     job: u8,
@@ -119,16 +119,16 @@ impl Run {
 struct Supply {
     /// The next job whose block 0 is wanted.
     first: usize,
-    /// The team of jobs whose payloads are at work, and the next block of each.
+    /// The team of jobs whose payloads are in progress, and the next block of each.
     team: Range<usize>,
     next: [u32; PARALLEL],
-    /// Which of them is next, and how many lanes it still has before the next one's turn.
+    /// Which of them is next, and how many lanes it still gets before the next one's turn.
     turn: usize,
     credit: usize,
 }
 
-/// The jobs whose payloads are at work together, from one on: as many as Poly1305 takes side by
-/// side.
+/// The jobs whose payloads are processed together, from `start` on: as many as Poly1305 takes side
+/// by side.
 #[inline(always)]
 fn team_after<W: Rows>(start: usize, jobs: usize) -> Range<usize> {
     let size = if W::HAS_PARALLEL && jobs - start >= LEAST_PARALLEL {
@@ -139,11 +139,11 @@ fn team_after<W: Rows>(start: usize, jobs: usize) -> Range<usize> {
     start..(start + size).min(jobs)
 }
 
-/// Hashing in parallel takes the same time for any number of messages: fewer are hashed in pairs.
+/// Hashing in parallel takes the same time for any number of messages; fewer than this are paired.
 const LEAST_PARALLEL: usize = 4;
 
-/// The least payload with which a packet is faster by itself than beside others, in bytes: it fills
-/// the registers anyway, and its single blocks and its mask cost nothing beside a pass.
+/// The least payload, in bytes, with which a packet is faster by itself than beside others: it
+/// fills the registers anyway, and its single blocks and its mask cost nothing beside a pass.
 pub(super) struct LeastAlone {
     /// In a call of at most [`FEW`] packets.
     pub(super) of_few: usize,
@@ -154,10 +154,10 @@ pub(super) struct LeastAlone {
 /// More bytes than any packet has.
 pub(super) const NEVER: usize = 1 << 30;
 
-/// So many short packets do not fill the registers.
+/// This many short packets do not fill the registers.
 const FEW: usize = 4;
 
-/// Divides the jobs into the first ones, each of which is worked on by itself, and those that share
+/// Divides the jobs into the first ones, each of which is processed by itself, and those that share
 /// registers.
 #[inline(always)]
 pub(super) fn divide<'j, 'a, W: Rows>(
@@ -170,18 +170,18 @@ pub(super) fn divide<'j, 'a, W: Rows>(
     };
     let is_long = |job: &&Job<'_>| job.public_lens().1.cast_signed() >= least.cast_signed();
     let long = jobs.iter().take_while(is_long).count();
-    // One that is left has none to share with.
+    // A single one that is left has none to share with.
     let left = jobs.len() - long;
     jobs.split_at_mut(if left == 1 { jobs.len() } else { long })
 }
 
-/// What is known of a job while its lanes are made.
+/// What is known about a job while its lanes are made.
 #[derive(Copy, Clone)]
 struct Progress {
     nonce: Row,
     /// Payload bytes that Poly1305 may take.
     ready: usize,
-    /// Payload bytes that it took.
+    /// Payload bytes that it has taken.
     hashed: usize,
 }
 
@@ -202,7 +202,7 @@ struct Queue<'w, 'a> {
     keyed: usize,
     /// Blocks that are ready, of all jobs, and not hashed yet.
     owing: usize,
-    /// Jobs whose Poly1305 has ended, one bit each, and the first that is not one of them.
+    /// Jobs whose Poly1305 has ended, one bit each, and the first job for which it has not.
     ended: u32,
     first: usize,
     /// Jobs whose tag is right, one bit each.
@@ -213,8 +213,8 @@ struct Queue<'w, 'a> {
 struct Work<'w, 'a, const LANES: usize> {
     queue: Queue<'w, 'a>,
     blocks: [Block; LANES],
-    /// What the lanes work on. In runs: kept for each lane alone, this cost 12 % more at 1,450
-    /// bytes in 512-bit registers.
+    /// What the lanes work on. In runs: keeping it for each lane cost 12 % more at 1,450 bytes in
+    /// 512-bit registers.
     runs: [Run; LANES],
     run_count: usize,
     lanes: [Lane; LANES],
@@ -227,8 +227,8 @@ fn waiting<'j>(job: &'j Job<'_>, progress: &Progress) -> &'j [[u8; POLY_BLOCK_LE
     payload[progress.hashed..progress.ready].as_chunks().0
 }
 
-/// A block's worth of a packet from an offset within header and payload: what follows is the room
-/// for the tag.
+/// A block's worth of a packet from an offset within header and payload; the room for the tag
+/// follows them.
 #[inline(always)]
 fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
     packet[at..]
@@ -236,7 +236,7 @@ fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
         .expect("a packet ends with room for a tag")
 }
 
-/// Poly1305 by the key in a block 0, with the header.
+/// Poly1305 with the key from a block 0, and with the header hashed.
 #[inline(always)]
 fn keyed<W: Rows>(w: W, block: &Block, job: &Job<'_>) -> Poly {
     let ([r, pad, ..], _) = block.0.as_chunks() else {
@@ -253,8 +253,8 @@ fn keyed<W: Rows>(w: W, block: &Block, job: &Job<'_>) -> Poly {
 }
 
 impl Queue<'_, '_> {
-    /// The first two jobs that have blocks waiting for Poly1305, with these; the one that has more
-    /// first.
+    /// The first two jobs that have blocks waiting for Poly1305, with these; the job that has more
+    /// comes first.
     #[inline(always)]
     fn pair<W: Rows>(&self, w: W) -> ([usize; 2], Pair<'_, W>) {
         let mut found = [(usize::MAX, &Poly::EMPTY, &[][..]); 2];
@@ -277,8 +277,8 @@ impl Queue<'_, '_> {
         }
     }
 
-    /// The messages of the team that Poly1305 is at, where enough of them have blocks waiting:
-    /// which they are, how many blocks each of them has at least, and what is known of each.
+    /// The messages of the team that Poly1305 works on, if enough of them have blocks waiting:
+    /// which they are, the least number of blocks of any, and the messages themselves.
     #[inline(always)]
     fn parallel_messages(&self) -> Option<(u8, usize, Messages<'_>)> {
         let first = self.first & !(PARALLEL - 1);
@@ -301,7 +301,7 @@ impl Queue<'_, '_> {
         if u8::count_ones(active) < LEAST_PARALLEL as u32 {
             return None;
         }
-        // The lanes without a message read the data of another one.
+        // Lanes without a message read the data of another one.
         for message in messages
             .iter_mut()
             .filter(|message| message.data.is_empty())
@@ -311,7 +311,7 @@ impl Queue<'_, '_> {
         Some((active, count, messages))
     }
 
-    /// Takes note of what was hashed in parallel.
+    /// Records what was hashed in parallel.
     #[inline(always)]
     fn note_parallel(&mut self, active: u8, count: usize, hashed: [[u64; 3]; PARALLEL]) {
         let first = self.first & !(PARALLEL - 1);
@@ -324,7 +324,7 @@ impl Queue<'_, '_> {
         }
     }
 
-    /// Takes note of what a pair hashed.
+    /// Records what a pair hashed.
     #[inline(always)]
     fn note(&mut self, jobs: [usize; 2], hashed: [[u64; 3]; 2]) {
         for (job, h) in jobs.into_iter().zip(hashed) {
@@ -338,7 +338,7 @@ impl Queue<'_, '_> {
         }
     }
 
-    /// Ends Poly1305 of the jobs of which all is hashed but the last bytes.
+    /// Ends Poly1305 of the jobs that are hashed up to the last bytes.
     #[inline(always)]
     fn settle<const SEAL: bool>(&mut self) {
         for index in self.first..self.keyed {
@@ -346,7 +346,7 @@ impl Queue<'_, '_> {
             let progress = &self.progress[index];
             let (len, rest) = (job.payload_len(), job.payload_len() - progress.hashed);
             if progress.ready < len && progress.ready == 0 {
-                // Nor is anything of those after it.
+                // Nothing of the later ones is ready either.
                 break;
             }
             let ended = self.ended >> index & 1 == 1;
@@ -361,7 +361,7 @@ impl Queue<'_, '_> {
             if SEAL {
                 *place = tag;
             } else {
-                // No byte decides alone when the comparison ends: all are compared at once.
+                // Constant time: all bytes are compared at once.
                 let difference = u128::from_le_bytes(tag) ^ u128::from_le_bytes(*place);
                 self.authentic |= u32::from(difference == 0) << index;
             }
@@ -370,10 +370,10 @@ impl Queue<'_, '_> {
         self.first = self.ended.trailing_ones() as usize;
     }
 
-    /// Hashes all that is ready.
+    /// Hashes everything that is ready.
     #[inline(always)]
     fn drain<W: Rows, const SEAL: bool>(&mut self, w: W) {
-        // What is ready has its key by now, so that each turn finds some.
+        // Whatever is ready has its key by now, so each turn finds some.
         while self.owing > 0 {
             if W::HAS_PARALLEL
                 && let Some((active, count, messages)) = self.parallel_messages()
@@ -416,7 +416,7 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
         }
     }
 
-    /// Takes the lanes of the next pass, says how many they are.
+    /// Takes the lanes of the next pass and returns their number.
     #[inline(always)]
     fn fill<W: Rows>(&mut self, supply: &mut Supply) -> usize {
         let mut count = 0;
@@ -523,7 +523,7 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
         self.queue.note(jobs, hashed);
     }
 
-    /// Gives Poly1305 of the jobs whose block 0 was made its key, and the header.
+    /// Starts Poly1305 of the jobs whose block 0 was made, with its key and the header.
     #[inline(always)]
     fn take_keys<W: Rows>(&mut self, w: W) {
         for (run, block) in self.runs[..self.run_count].iter().zip(&self.blocks) {
@@ -582,7 +582,7 @@ fn apply<W: Rows>(w: W, job: &mut Job<'_>, at: usize, pads: &[Block]) {
             if at >= head && !source.is_empty() {
                 input = source[at - head..].first_chunk();
             } else if at + BLOCK_LEN > head {
-                // The two join in this block.
+                // Source and payload join in this block.
                 let len = at + BLOCK_LEN - head;
                 output[BLOCK_LEN - len..].copy_from_slice(&source[..len]);
             }
@@ -594,7 +594,7 @@ fn apply<W: Rows>(w: W, job: &mut Job<'_>, at: usize, pads: &[Block]) {
     }
 }
 
-/// Adds a block of key stream to what is left of the payload after an offset, less than a block.
+/// Adds key stream to the last bytes of the payload, which are less than a block.
 #[inline(always)]
 fn apply_last(body: &mut [u8], source: &[u8], at: usize, pad: &Block) {
     let payload_len = body.len() - TAG_LEN;
@@ -610,7 +610,7 @@ fn apply_last(body: &mut [u8], source: &[u8], at: usize, pad: &Block) {
         .iter_mut()
         .zip(pads)
     {
-        // What follows the payload is the tag and stays.
+        // The tag follows the payload and is left as it is.
         let mask = if left < POLY_BLOCK_LEN {
             (1 << (8 * left)) - 1
         } else {
@@ -674,7 +674,7 @@ pub(super) fn seal<W: Rows, const G: usize, const MIDDLE: usize, const LANES: us
     run::<W, G, MIDDLE, LANES, true>(w, key, jobs);
 }
 
-/// Decrypts the payloads, and says by bits which of the jobs have the right tag.
+/// Decrypts the payloads; bit `i` of the result says that job `i` has the right tag.
 #[inline(always)]
 pub(super) fn open<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize>(
     w: W,

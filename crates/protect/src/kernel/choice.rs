@@ -4,8 +4,8 @@
 //!   kernels that have the suite ──▶ that the CPU can run ──▶ that pay on its family ──▶ the best
 //!                                                            (the table in `family`)
 //! ```
-//! `SQUALL_CPU` lowers the choice: to the kernel of that name, or to the best one below it where
-//! that one lacks the suite. A 512-bit kernel that it names is taken on every family.
+//! `SQUALL_CPU` lowers the choice to the kernel of that name, or to the best one below it if that
+//! one lacks the suite. A 512-bit kernel that it names is used on every family.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -23,24 +23,22 @@ use super::x86_64::{
 use crate::material::KeyMaterial;
 use crate::suite::Suite;
 
-/// The implementations of the cipher work, the slowest first.
+/// The implementations of the cipher work, slowest first.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 #[non_exhaustive]
 pub enum KernelKind {
-    /// RustCrypto, one packet at a time: runs everywhere, and is what the others are compared with.
+    /// RustCrypto, one packet at a time: runs everywhere, and the others are compared with it.
     Portable,
-    /// ChaCha20-Poly1305, and nothing else, in 128-bit registers (AArch64).
+    /// ChaCha20-Poly1305 only, in 128-bit registers (AArch64).
     Neon,
-    /// AES-GCM, and nothing else, by the AES and PMULL instructions (AArch64 with the Cryptographic
-    /// Extension).
+    /// AES-GCM only, by the AES and PMULL instructions (AArch64 with the Cryptographic Extension).
     NeonAes,
-    /// ChaCha20-Poly1305, and nothing else, in 256-bit registers (x86-64 since Haswell and Zen).
+    /// ChaCha20-Poly1305 only, in 256-bit registers (x86-64 since Haswell and Zen).
     Avx2,
-    /// AES-GCM, and nothing else, by AES-NI and PCLMULQDQ in 128-bit registers (x86-64 since
-    /// Westmere and Bulldozer).
+    /// AES-GCM only, by AES-NI and PCLMULQDQ in 128-bit registers (x86-64 since Westmere and
+    /// Bulldozer).
     Aesni,
-    /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3
-    /// and Ice Lake).
+    /// AES-GCM only, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
     Vaes256,
     /// As `Avx2` in 512-bit registers (x86-64 with AVX-512 and its IFMA). Chosen automatically only
     /// on CPUs where a gain was measured.
@@ -53,7 +51,7 @@ pub enum KernelKind {
 const SUITES: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
 
 impl KernelKind {
-    /// All kernels, including those of other architectures; on each architecture the slowest first.
+    /// All kernels, including those of other architectures; on each architecture, slowest first.
     pub const ALL: &'static [Self] = &[
         Self::Portable,
         Self::Neon,
@@ -97,7 +95,7 @@ impl KernelKind {
     }
 }
 
-/// The kernels that this CPU can run, the slowest first.
+/// The kernels that this CPU can run, slowest first.
 #[must_use]
 pub fn kernels_available() -> Vec<KernelKind> {
     let all = KernelKind::ALL.iter().copied();
@@ -137,22 +135,22 @@ fn cpu_family() -> Option<CpuFamily> {
     None
 }
 
-/// The kernel that keys of a suite are expanded for, and why that one.
+/// The kernel that keys of a suite are expanded for, and the reason.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct KernelChoice {
     /// The keys' suite.
     pub suite: Suite,
     /// Their kernel.
     pub kind: KernelKind,
-    /// One line: why not a faster one, or that this is the fastest.
+    /// One line: why it is not a faster one, or that this is the fastest.
     pub reason: String,
 }
 
 /// The kernel that new keys of each suite are expanded for. `SQUALL_CPU` is read once per process;
 /// a value that names no kernel of this CPU is ignored.
 ///
-/// The first call, or the first key, measures a CPU with AVX-512 that squall does not know, which
-/// takes a millisecond on an idle machine and up to ten on a busy one.
+/// On a CPU with AVX-512 that squall does not know, the first call or the first key measures the
+/// CPU. That takes a millisecond on an idle machine and up to ten on a busy one.
 #[must_use]
 pub fn kernel_choices() -> Vec<KernelChoice> {
     choices().to_vec()
@@ -175,7 +173,7 @@ fn choices() -> &'static [KernelChoice; 3] {
     })
 }
 
-/// Measures this CPU; `None` where it lacks one of the kernels, or is none.
+/// Measures this CPU; `None` if it lacks one of the kernels, or under Miri.
 fn trial() -> Option<Trial> {
     // Miri's time has nothing to do with a CPU's.
     if cfg!(miri) {
@@ -187,7 +185,7 @@ fn trial() -> Option<Trial> {
     Some(Trial::run(narrow, wide))
 }
 
-/// Whether 512-bit registers are to be used on a CPU, and why.
+/// Whether to use 512-bit registers on a CPU, and why.
 fn is_wide_cpu(
     family: Option<CpuFamily>,
     trial: impl FnOnce() -> Option<Trial>,

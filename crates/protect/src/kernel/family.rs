@@ -1,6 +1,6 @@
-//! What is known of families of CPUs: whether 512-bit registers pay there.
+//! What is known about families of CPUs: whether 512-bit registers pay there.
 
-/// What is known of 512-bit registers on a family of CPUs.
+/// What is known about 512-bit registers on a family of CPUs.
 struct Family {
     /// As reported by CPUID, with the family's extended part added.
     vendor: &'static [u8; 12],
@@ -57,7 +57,7 @@ const FAMILIES: &[Family] = &[
 /// A CPU as reported by CPUID: vendor, family with its extended part, model likewise.
 pub(super) type CpuFamily = ([u8; 12], u32, u32);
 
-/// Whether 512-bit registers are to be used on a CPU, and why; `None`: the table does not know it.
+/// Whether to use 512-bit registers on a CPU, and why; `None` if the table does not know it.
 pub(super) fn is_wide_family(cpu: Option<CpuFamily>) -> Option<(bool, &'static str)> {
     let (vendor, family, model) = cpu?;
     let row = FAMILIES

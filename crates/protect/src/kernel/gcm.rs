@@ -13,9 +13,9 @@
 //! it hashes what it encrypts; its pipeline runs on across packets.
 //!
 //! This is for packets of one length (`row`), as most packets of a call are: what depends on the
-//! length alone is worked out once. Short packets are another matter (`short`): a packet in each
-//! lane. A packet that comes alone is worked on in an order without preparations (`single`). Header
-//! protection (`mask`) is applied in the same call: its cipher needs nothing but sixteen bytes of
+//! length alone is worked out once. Short packets are handled differently (`short`): a packet in
+//! each lane. A packet that comes alone takes an order without preparations (`single`). Header
+//! protection (`mask`) is applied in the same call: its cipher needs only sixteen bytes of
 //! ciphertext.
 //!
 //! The blocks that encrypt the tags, one for each packet, are made for sixteen packets in one pass.
@@ -91,14 +91,14 @@ impl<'h> Masking<'h> {
 /// Registers in a chunk. Eight AES states fill two pipelines of four cycles' latency.
 const CHUNK: usize = 8;
 
-/// Powers of H in the class that every key has: one reduction for each 256 bytes.
+/// Powers of H in the class that every key has: one reduction every 256 bytes.
 const SHORT: usize = 16;
 
-/// Powers of H in the class for busy keys: one reduction for each 1,536 bytes, so one for a full
+/// Powers of H in the class for busy keys: one reduction every 1,536 bytes, so one for a full
 /// packet.
 const LONG: usize = 96;
 
-/// Readers of a table's last register may read this many blocks past its end; they multiply them by
+/// Readers of a table's last register may read this many blocks past its end, and multiply them by
 /// zeros.
 const ROOM: usize = 2;
 
@@ -123,7 +123,7 @@ const _: () = assert!(
     size_of::<Key<14, POWERS>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 4096,
     "a busy key's budget"
 );
-// A chunk of 512-bit registers takes twice as many powers, and they must be in one table.
+// A chunk of 512-bit registers takes twice as many powers, which must be in one table.
 const _: () = assert!(
     size_of::<Key<14, POWERS_512>>() <= 1536,
     "an idle key's budget with 512-bit registers"
@@ -171,7 +171,7 @@ impl<const R: usize, const S: usize> Key<R, S> {
     }
 
     /// Builds the long class of powers. Threads that do so at the same time each build one, and the
-    /// first is kept. Built before the cell is asked: a closure would be a function of its own,
+    /// first is kept. It is built outside the cell's closure, which would be a separate function,
     /// compiled without the instructions.
     #[inline(always)]
     fn grow<L: Lanes>(&self, l: L) {
@@ -209,7 +209,7 @@ struct Counters([Block; LONG]);
 
 static COUNTERS: Counters = counters_from(2);
 
-/// The same, the tag's counter included.
+/// The same, including the tag's counter.
 static COUNTERS_WITH_TAG: Counters = counters_from(1);
 
 const fn counters_from(first: u8) -> Counters {
@@ -222,7 +222,7 @@ const fn counters_from(first: u8) -> Counters {
     Counters(blocks)
 }
 
-/// Encrypts blocks where they are.
+/// Encrypts blocks in place.
 #[inline(always)]
 fn encrypt_blocks<L: Lanes, const R: usize>(l: L, rounds: &Rounds, blocks: &mut [Block]) {
     #[inline(always)]
@@ -256,7 +256,7 @@ fn encrypt_blocks<L: Lanes, const R: usize>(l: L, rounds: &Rounds, blocks: &mut 
 /// The blocks that encrypt the tags: the cipher of each packet's nonce with counter 1.
 struct TagPads([Block; MAX_JOBS]);
 
-/// Whoever knows the pad of a forged packet knows its right tag.
+/// Anyone who knows the pad of a forged packet knows its right tag.
 impl Drop for TagPads {
     #[inline(always)]
     fn drop(&mut self) {
@@ -289,7 +289,7 @@ fn tag_pads<L: Lanes, const R: usize, const S: usize>(
 struct Shape {
     /// Chunks before the tail.
     chunks: usize,
-    /// Registers in the tail: one to eight, or none where the payload is empty.
+    /// Registers in the tail: one to eight, or none if the payload is empty.
     registers: usize,
     /// Bytes in the last register.
     last_len: usize,
@@ -353,7 +353,7 @@ impl<'k, L: Lanes> Cipher<'k, L> {
     }
 }
 
-/// A packet while it is worked on, whose hash may take several passes.
+/// A packet in progress, whose hash may take several passes.
 struct Stream<'k, L: Lanes> {
     cipher: Cipher<'k, L>,
     hash: Hash<'k, L>,
@@ -411,7 +411,7 @@ fn chunks_of<L: Lanes>(counters: &'static Counters) -> &'static [[L::Bytes; CHUN
     L::vectors(counters.0.as_flattened()).0.as_chunks().0
 }
 
-/// Counters from the static table while it lasts, then made here.
+/// Counters from the static table as far as it reaches, then made here.
 struct CounterSource<L: Lanes> {
     made: [L::Bytes; CHUNK],
 }

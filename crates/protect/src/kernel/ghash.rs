@@ -16,8 +16,8 @@ use super::acc::{Acc, POLYNOMIAL};
 use super::lanes::Lanes;
 use super::registers::{Block, Crypto, Registers, wipe};
 
-/// Powers of H, descending, and for each the sum of its halves. Each is taken times x, which makes
-/// up for the mirrored bit order.
+/// Powers of H, descending, and for each the sum of its halves. Each is multiplied by x, which
+/// makes up for the mirrored bit order.
 #[repr(C, align(16))]
 pub(super) struct Powers<const N: usize> {
     h: [Block; N],
@@ -34,7 +34,7 @@ pub(super) struct Table<'k> {
 }
 
 impl Table<'_> {
-    /// Blocks that one pass can hash, those of the edge not counted.
+    /// Blocks that one pass can hash, not counting those of the edge.
     #[inline(always)]
     pub(super) fn blocks(&self) -> usize {
         self.count - 2
@@ -92,7 +92,7 @@ impl<const N: usize> Powers<N> {
             power = multiply(s, power, h);
             self.set(s, i, power);
         }
-        // From here on a register at a time: each product waits for the one before.
+        // From here on, a register at a time: each product waits for the previous one.
         let step = l.broadcast(&self.h[first]);
         let mut powers = l.load_part(self.h[first..].as_flattened());
         for next in self.h[..first]
@@ -123,8 +123,8 @@ impl<const N: usize> Powers<N> {
                 .and_then(|at| short.h.get(at))
             {
                 Some(power) => l.load(power),
-                // Independent of its neighbours, so that they overlap: a chain would wait for each
-                // product.
+                // Independent of its neighbours, so that they overlap; in a chain each would wait
+                // for the previous product.
                 None => multiply(l, l.load(&self.h[i + short.count]), step),
             };
             self.set(l, i, power);
@@ -139,7 +139,7 @@ impl<const N: usize> Powers<N> {
     }
 }
 
-/// A product in the field of two lanes' elements, of which one is taken times x.
+/// A product in the field of two lanes' elements, one of which is multiplied by x.
 #[inline(always)]
 fn multiply<L: Lanes>(l: L, a: L::V, b: L::V) -> L::V {
     let mut acc = Acc::zero(l);
@@ -164,7 +164,7 @@ pub(super) type PowersFor<'k, B, const M: usize> = (&'k [B; M], &'k [B; M]);
 /// The same for each `M` registers.
 type PowersForChunks<'k, B, const M: usize> = (&'k [[B; M]], &'k [[B; M]]);
 
-/// How a packet is hashed for which one pass is enough.
+/// How to hash a packet for which one pass is enough.
 pub(super) struct Pass<'k, L: Lanes> {
     table: Table<'k>,
     /// The powers for the payload's registers, and the sums of their halves.
@@ -221,7 +221,7 @@ impl<'k, L: Lanes> Pass<'k, L> {
 fn edge<L: Lanes>(l: L, blocks: [L::Lane; 2], powers: [L::Lane; 2]) -> Acc<L> {
     let mut acc = Acc::zero(l);
     if L::BLOCKS == 1 {
-        // There is no second lane: one after the other.
+        // There is no second lane, so one after the other.
         for (block, h) in blocks.into_iter().zip(powers) {
             let (block, h) = (l.lanes([block; 4]), l.lanes([h; 4]));
             acc.add_register(l, block, h, l.xor(h, l.swap(h)));
@@ -235,7 +235,7 @@ fn edge<L: Lanes>(l: L, blocks: [L::Lane; 2], powers: [L::Lane; 2]) -> Acc<L> {
     acc
 }
 
-/// The tag that a sum of products and a packet's pad make.
+/// The tag, from a sum of products and a packet's pad.
 #[inline(always)]
 pub(super) fn tag<L: Lanes>(l: L, acc: Acc<L>, pad: L::Lane) -> Block {
     let s = l.single();
@@ -245,13 +245,13 @@ pub(super) fn tag<L: Lanes>(l: L, acc: Acc<L>, pad: L::Lane) -> Block {
     tag
 }
 
-/// The hash of one packet on its way, in as many passes as it takes.
+/// The hash of one packet in progress, in as many passes as it takes.
 pub(super) struct Hash<'k, L: Lanes> {
     pub(super) acc: Acc<L>,
     table: Table<'k>,
     /// Index of the next block's power.
     at: usize,
-    /// Blocks that this pass leaves to another one; none when it is the last.
+    /// Blocks that this pass leaves to another one; none if it is the last.
     later: Option<usize>,
     lengths: L::Lane,
 }
@@ -309,7 +309,7 @@ impl<'k, L: Lanes> Hash<'k, L> {
         self.acc = edge(l, [first, second], powers);
     }
 
-    /// Starts a pass that takes up the hash so far, with `blocks` to go.
+    /// Starts a pass that continues the hash so far, with `blocks` to go.
     #[inline(always)]
     fn pass(&mut self, l: L, so_far: L::Lane, blocks: usize) {
         let s = l.single();
@@ -354,7 +354,7 @@ impl<'k, L: Lanes> Hash<'k, L> {
         }
     }
 
-    /// Adds registers, their blocks being as they lie in a packet.
+    /// Adds registers, whose blocks are in the order of the packet.
     #[inline(always)]
     pub(super) fn add_values<const M: usize>(&mut self, l: L, data: &[L::V; M]) {
         let powers = self.step::<M>(l);
@@ -363,7 +363,7 @@ impl<'k, L: Lanes> Hash<'k, L> {
         }
     }
 
-    /// The tag: the hash, encrypted with the packet's pad.
+    /// The tag: the hash encrypted with the packet's pad.
     #[inline(always)]
     pub(super) fn finish(self, l: L, pad: &Block) -> Block {
         self.finish_with(l, l.single().load(pad))
@@ -429,7 +429,7 @@ impl<'k, L: Lanes, const N: usize, const G: usize> Sum<'k, L, N, G> {
     }
 }
 
-/// `M` registers from a block on.
+/// `M` registers, starting at a block.
 #[inline(always)]
 fn registers<L: Lanes, const M: usize>(blocks: &[Block], at: usize) -> Option<&[L::Bytes; M]> {
     L::vectors(blocks.get(at..)?.as_flattened()).0.first_chunk()
@@ -444,8 +444,8 @@ pub(super) fn lengths<S: Lanes<Bytes = Block>>(s: S, job: &Job<'_>) -> S::V {
     )
 }
 
-/// The last block of the associated data, with the hash of those before it added: all that GHASH
-/// needs to know of it.
+/// The last block of the associated data, with the hash of the previous ones added: all that GHASH
+/// needs of it.
 #[inline(always)]
 fn associated_data<S: Lanes<Bytes = Block>>(
     s: S,
@@ -458,7 +458,7 @@ fn associated_data<S: Lanes<Bytes = Block>>(
     while let Some((block, behind)) = rest.split_first_chunk() {
         let data = s.load(block);
         if rest_len <= 16 {
-            // A tag's length follows every header, so there is a whole block to read, and to cut.
+            // A tag's length follows every header, so there is a whole block to read and to cut.
             return s.xor(hash, s.reverse(s.and(data, block_mask(s, rest_len))));
         }
         let h = table
@@ -506,8 +506,8 @@ static BLOCK_MASKS: [u8; 47] = {
     bytes
 };
 
-/// Ones in the first `len` bytes of a block, at most 31; zeros after them. No comparison is needed
-/// for it.
+/// Ones in the first `len` bytes of a block, at most 31; zeros after them. This needs no
+/// comparison.
 #[inline(always)]
 pub(super) fn block_mask<S: Lanes<Bytes = Block>>(s: S, len: usize) -> S::V {
     let window = BLOCK_MASKS[!len & 31..].first_chunk();

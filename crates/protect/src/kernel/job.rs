@@ -5,11 +5,11 @@ use std::mem::MaybeUninit;
 
 use crate::span::{MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN};
 
-/// Jobs in one call of a kernel: enough to fill eight registers with the blocks that each packet
-/// has one of.
+/// Jobs in a kernel call: enough to fill eight registers with the blocks of which each packet has
+/// one.
 pub(crate) const MAX_JOBS: usize = 16;
 
-/// What is done with a mask.
+/// What to do with a mask.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Toggle {
     /// The header is about to be sent.
@@ -22,7 +22,7 @@ pub(crate) enum Toggle {
 pub(crate) trait Headers: Sized {
     fn count(&self) -> usize;
 
-    /// Takes the first `n` away, if there are as many.
+    /// Takes the first `n` away, if there are that many.
     fn take_first(&mut self, n: usize) -> Option<Self>;
 
     /// RFC 9001 §5.4.2: what the mask of a packet is made of. It starts four bytes after the start
@@ -37,7 +37,7 @@ pub(crate) trait Headers: Sized {
 /// One packet for a kernel.
 ///
 /// Invariant: `header_len + TAG_LEN <= packet.len()`, and `source` and `target` are no longer than
-/// the payload between them. Where `pn_offset` is not 0, the packet holds a sample four bytes after
+/// the payload between them. If `pn_offset` is not 0, the packet holds a sample four bytes after
 /// it.
 pub(crate) struct Job<'a> {
     packet: &'a mut [u8],
@@ -48,7 +48,7 @@ pub(crate) struct Job<'a> {
     number: u64,
     header_len: u32,
     path_id: u32,
-    /// Where the header is still to be masked or unmasked; else 0.
+    /// Where the number begins if the header is still to be masked or unmasked; else 0.
     pn_offset: u16,
     /// Where the number begins; not a secret.
     number_at: u16,
@@ -56,7 +56,7 @@ pub(crate) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// `packet` is header, payload and room for the tag; the last `source.len()` bytes of the
-    /// payload are still to come from there. `None` where the lengths do not fit.
+    /// payload are still to come from `source`. `None` if the lengths do not fit.
     #[inline(always)]
     pub(crate) fn new(
         packet: &'a mut [u8],
@@ -79,7 +79,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// A span that is to be sealed. `None` where it is not sound, or its source is too long for it.
+    /// A span to be sealed. `None` if it is not sound, or its source is too long for it.
     #[inline(always)]
     pub(crate) fn to_seal(
         splitter: &mut Splitter<'a>,
@@ -87,14 +87,14 @@ impl<'a> Job<'a> {
         source: &'a [u8],
     ) -> Option<Self> {
         // RFC 9001 §5.4.2: number and payload together are at least four bytes, so that a sample
-        // exists. With that the lengths fit whatever the number's length. All at once: one branch
-        // for what is always so.
+        // exists. Then the lengths fit whatever the number's length. All in one branch, since all
+        // of it almost always holds.
         let is_sound = has_number_and_sample(span) & (span.packet_number <= MAX_PACKET_NUMBER);
         if !is_sound {
             return None;
         }
         let packet = splitter.cut(span)?;
-        // The first byte says how long the number is: a receiver will believe it, not us.
+        // The first byte states the number's length, and a receiver goes by that, not by us.
         let declared_len = u16::from(packet.first()? & 0x03) + 1;
         let payload_len = packet
             .len()
@@ -113,7 +113,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// A received span whose header is bare, to be opened in place. `None` where it is not sound.
+    /// A received span whose header is bare, to be opened in place. `None` if it is not sound.
     #[inline(always)]
     pub(crate) fn to_open(splitter: &mut Splitter<'a>, span: &PacketSpan) -> Option<Self> {
         let nowhere: &mut &mut [u8] = &mut Default::default();
@@ -121,7 +121,7 @@ impl<'a> Job<'a> {
     }
 
     /// A received span whose header is bare; the last bytes of its plaintext go to the target,
-    /// which is taken. `None` where the span is not sound or the target is longer than the payload.
+    /// which is taken. `None` if the span is not sound or the target is longer than the payload.
     #[inline(always)]
     pub(crate) fn to_open_into(
         splitter: &mut Splitter<'a>,
@@ -149,7 +149,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// A received span whose header is still protected. `None` where it is not sound.
+    /// A received span whose header is still protected. `None` if it is not sound.
     #[inline(always)]
     pub(crate) fn to_unprotect_and_open(
         splitter: &mut Splitter<'a>,
@@ -182,7 +182,7 @@ impl<'a> Job<'a> {
         unsafe { &*self.packet.as_ptr().add(offset).cast() }
     }
 
-    /// As [`at`](Self::at), to be written.
+    /// As [`at`](Self::at), for writing.
     ///
     /// # Safety
     ///
@@ -200,13 +200,13 @@ impl<'a> Job<'a> {
         Self { path_id, ..self }
     }
 
-    /// What makes the nonce of the IV.
+    /// What turns the IV into the nonce.
     #[inline(always)]
     pub(crate) fn path_and_number(&self) -> (u32, u64) {
         (self.path_id, self.number)
     }
 
-    /// Where the sample begins in the payload, if it lies there wholly: that of a very short packet
+    /// Where the sample begins in the payload, if all of it lies there: that of a very short packet
     /// reaches into the tag.
     #[inline(always)]
     pub(super) fn sample_in_payload(&self) -> Option<usize> {
@@ -233,8 +233,8 @@ impl<'a> Job<'a> {
     }
 
     /// Writes zeros from an offset in the header to the tag, and over the target. From the number's
-    /// second byte on, how much is written does not tell how long the number of a forged packet is
-    /// (RFC 9001 §9.5).
+    /// second byte on, the extent of the writes does not reveal the length of a forged packet's
+    /// number (RFC 9001 §9.5).
     pub(crate) fn wipe_behind(&mut self, offset: usize) {
         let end = self.packet.len() - TAG_LEN;
         let from = offset.min(self.header_len as usize);
@@ -242,14 +242,14 @@ impl<'a> Job<'a> {
         self.target.fill(0);
     }
 
-    /// Copies plaintext from its place to the target: for kernels that open in place only.
+    /// Copies plaintext from the packet to the target, for kernels that open in place only.
     pub(super) fn fill_target(&mut self) {
         let end = self.packet.len() - TAG_LEN;
         let from = end - self.target.len();
         self.target.copy_from_slice(&self.packet[from..end]);
     }
 
-    /// Copies the source to its place.
+    /// Copies the source into the packet.
     pub(super) fn take_source(&mut self) {
         let source = std::mem::take(&mut self.source);
         let (_, payload, _) = self.parts();
@@ -301,7 +301,7 @@ impl Headers for &mut [Job<'_>] {
     }
 }
 
-/// Received packets whose headers are still protected: spans in a row, each checked once.
+/// Received packets whose headers are still protected: consecutive spans, each checked once.
 ///
 /// Invariant: the packets lie in the buffer, no two share a byte, and in each a sample lies four
 /// bytes after `pn_offset`, which is not 0.
@@ -369,7 +369,7 @@ struct Number {
     len: u16,
 }
 
-/// RFC 9001 §5.4.1 for one header; the number as it is afterwards.
+/// RFC 9001 §5.4.1 for one header; returns the number as it is afterwards.
 ///
 /// # Safety
 ///
@@ -402,7 +402,7 @@ unsafe fn toggle_header(packet: *mut u8, pn_offset: usize, mask: u64, toggle: To
     }
 }
 
-/// What the vector kernels want to see of a job.
+/// What the vector kernels need to know of a job.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl<'a> Job<'a> {
     #[inline(always)]
@@ -412,16 +412,15 @@ impl<'a> Job<'a> {
 
     #[inline(always)]
     pub(super) fn payload_len(&self) -> usize {
-        // The invariant: nothing wraps.
+        // By the invariant, nothing wraps.
         self.packet
             .len()
             .wrapping_sub(self.header_len as usize + TAG_LEN)
     }
 
-    /// Header and payload as long as they are with a number of four bytes; the payload wraps where
-    /// it would be shorter than nothing. These are visible on the wire, while the number's length
-    /// decides the others of a received packet, and that is hidden by header protection (RFC 9001
-    /// §9.5).
+    /// The lengths of header and payload if the number has four bytes; the payload's wraps if it
+    /// would be negative. These are visible on the wire. The other lengths of a received packet
+    /// depend on the number's, which header protection hides (RFC 9001 §9.5).
     #[inline(always)]
     pub(super) fn public_lens(&self) -> (usize, usize) {
         let header_len = usize::from(self.number_at) + MAX_NUMBER_LEN;
@@ -429,15 +428,14 @@ impl<'a> Job<'a> {
         (header_len, payload_len)
     }
 
-    /// Whether the header ends with a number of one to four bytes, as that of every packet of QUIC
-    /// does.
+    /// Whether the header ends with a number of one to four bytes, as in every QUIC packet.
     #[inline(always)]
     pub(super) fn has_number(&self) -> bool {
         let len = self.header_len.wrapping_sub(u32::from(self.number_at));
         len.wrapping_sub(1) < MAX_NUMBER_LEN as u32
     }
 
-    /// Bytes up to the payload, and of the packet.
+    /// Bytes up to the payload, and of the whole packet.
     #[inline(always)]
     pub(super) fn lens(&self) -> (u32, usize) {
         (self.header_len, self.packet.len())
@@ -448,7 +446,7 @@ impl<'a> Job<'a> {
         (header, &body[..body.len() - TAG_LEN])
     }
 
-    /// The first block of the packet: its header begins there.
+    /// The first block of the packet, where its header begins.
     #[inline(always)]
     pub(super) fn first_block(&self) -> &[u8; TAG_LEN] {
         // SAFETY: the invariant: a packet has room for a tag.
@@ -473,7 +471,7 @@ impl<'a> Job<'a> {
         unsafe { self.at_mut(self.packet.len().wrapping_sub(TAG_LEN)) }
     }
 
-    /// Copies a source of some blocks to its place: whole blocks, of which the last two may
+    /// Copies a source of some blocks into the packet: whole blocks, of which the last two may
     /// overlap.
     #[inline(always)]
     pub(super) fn take_short_source(&mut self) {
@@ -500,7 +498,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Copies plaintext of some blocks from its place to the target.
+    /// Copies plaintext of some blocks from the packet to the target.
     #[inline(always)]
     pub(super) fn fill_short_target(&mut self) {
         if !self.target.is_empty() {
@@ -532,7 +530,7 @@ pub(crate) struct Splitter<'a> {
     life: PhantomData<&'a mut [u8]>,
 }
 
-/// Of an empty buffer: what stands in a caller's place while a loop has the splitter in registers.
+/// For an empty buffer: a placeholder for the caller while a loop has the splitter in registers.
 impl Default for Splitter<'_> {
     fn default() -> Self {
         Self::new(&mut [])
@@ -549,8 +547,7 @@ impl<'a> Splitter<'a> {
         }
     }
 
-    /// The packet's bytes, or `None` where the span leaves the buffer or reaches back into what was
-    /// cut before.
+    /// The packet's bytes, or `None` if the span leaves the buffer or overlaps what was cut before.
     #[inline(always)]
     pub(crate) fn cut(&mut self, span: &PacketSpan) -> Option<&'a mut [u8]> {
         let start = u64::from(span.start);
@@ -567,7 +564,7 @@ impl<'a> Splitter<'a> {
         }
     }
 
-    /// Whether a received packet can be unprotected; it counts as cut then.
+    /// Whether a received packet can be unprotected; if so, it counts as cut.
     #[inline(always)]
     fn cut_received(&mut self, span: &PacketSpan) -> bool {
         (span.outcome == Outcome::Pending) & has_number_and_sample(span) && self.cut(span).is_some()
@@ -581,8 +578,8 @@ fn has_number_and_sample(span: &PacketSpan) -> bool {
     (span.pn_offset > 0) & (span.len >= least_len)
 }
 
-/// Room for [`MAX_JOBS`] jobs. Nothing is written before there is a job to write: a call with one
-/// packet would pay for it.
+/// Room for [`MAX_JOBS`] jobs. Nothing is written before there is a job to write, since a call with
+/// one packet would pay for all of them.
 pub(crate) struct Slots<J>([MaybeUninit<J>; MAX_JOBS]);
 
 impl<J> Slots<J> {
@@ -611,8 +608,8 @@ fn protected_bits(first: u8) -> u8 {
     0x1f ^ (first >> 7) << 4
 }
 
-/// Header protection by a cipher that takes the samples of some packets, and leaves the masks in
-/// their place.
+/// Header protection by a cipher that takes the samples of some packets and replaces them by their
+/// masks.
 pub(super) fn toggle_by(
     mut headers: impl Headers,
     toggle: Toggle,

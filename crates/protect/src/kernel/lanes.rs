@@ -1,14 +1,13 @@
 //! What AES-GCM is written over: a CPU's registers and instructions ([`Registers`], [`Crypto`]),
-//! and the work that a CPU may do in an order of its own.
+//! and the work that a CPU may do in its own order.
 //!
-//! [`Lanes::call`] is where a function begins that is compiled for the instructions. One pass is
-//! such a function, not a whole direction: compile time grows faster than the size of a function.
+//! [`Lanes::call`] begins a function that is compiled for the instructions. Each pass is such a
+//! function, not a whole direction: compile time grows faster than the size of a function.
 
 use super::registers::{Block, Crypto};
 use super::stitch::{Rounds, Stitch, aes_rounds};
 
-/// Work for [`Lanes::call`]; what it is made of is inlined into the function that is compiled for
-/// it.
+/// Work for [`Lanes::call`], all inlined into the function that is compiled for it.
 pub(crate) trait Work<L, T> {
     fn run(self, l: L) -> T;
 }
@@ -20,8 +19,8 @@ pub(crate) trait Lanes: Crypto {
 
     fn single(self) -> Self::Single;
 
-    /// Does some work in a function of its own that is compiled for the instructions of which this
-    /// is the proof.
+    /// Does some work in a function of its own, compiled for the instructions that this value
+    /// proves.
     fn call<T, W: Work<Self, T>>(self, work: W) -> T;
 
     /// All AES rounds but the first key, for `N` states side by side; see [`aes_rounds`].
@@ -34,7 +33,7 @@ pub(crate) trait Lanes: Crypto {
         aes_rounds::<Self, R, N>(self, states, rounds);
     }
 
-    /// Encrypts `N` counter blocks and hashes `M` registers of data meanwhile; see [`Stitch`].
+    /// Encrypts `N` counter blocks while hashing `M` registers of data; see [`Stitch`].
     /// Implementations whose compiler does not keep the order of the work override it.
     #[inline(always)]
     fn stitch<const R: usize, const N: usize, const M: usize>(

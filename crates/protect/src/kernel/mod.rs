@@ -61,7 +61,7 @@ use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::{MASK_LEN, SAMPLE_LEN};
 use crate::suite::Suite;
 
-/// When a kernel that makes masks along with the AEAD makes them. The others make them after it.
+/// When a kernel that makes masks along with the AEAD makes them. Others make them afterwards.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Fusion {
     /// Each packet's by itself, next to the AEAD of its neighbours.
@@ -108,7 +108,7 @@ pub(crate) enum Header {
     Vaes512(gcm::Header<Vaes512>),
 }
 
-/// Expands a key for the kernel of a kind.
+/// Expands a key for a kernel.
 macro_rules! expand {
     ($kind:ident, $Key:ident, $material:ident) => {
         match $kind {
@@ -127,13 +127,13 @@ macro_rules! expand {
             KernelKind::Avx512 => avx512::$Key::new(Avx512::detect()?, $material).map(Self::Avx512),
             #[cfg(target_arch = "x86_64")]
             KernelKind::Vaes512 => gcm::$Key::new(Vaes512::detect()?, $material).map(Self::Vaes512),
-            // Those of other architectures.
+            // Kernels of other architectures.
             _ => None,
         }
     };
 }
 
-/// One expression for whichever kernel a key is of.
+/// One expression for whichever kernel a key belongs to.
 macro_rules! dispatch {
     ($self:ident, $key:ident => $work:expr) => {
         match $self {
@@ -157,18 +157,18 @@ macro_rules! dispatch {
 }
 
 impl Kernel {
-    /// `None` where the CPU lacks the kernel, or the kernel lacks the suite.
+    /// `None` if the CPU cannot run the kernel, or the kernel lacks the suite.
     pub(crate) fn expand(material: &KeyMaterial, kind: KernelKind) -> Option<Self> {
         expand!(kind, Aead, material)
     }
 
-    /// Builds the long class of powers, where the kernel has one and does not have it yet: `busy`
+    /// Builds the long class of powers, if the kernel has one and it does not exist yet: `busy`
     /// says whether the call at hand is worth it.
     pub(crate) fn grow_if(&self, busy: impl FnOnce() -> bool) {
         dispatch!(self, aead => aead.grow_if(busy));
     }
 
-    /// Asks for the key's memory, where it is more than the key itself.
+    /// Prefetches the key's memory, if it is more than the key itself.
     #[inline]
     pub(crate) fn prefetch(&self) {
         match self {
@@ -184,7 +184,7 @@ impl Kernel {
         }
     }
 
-    /// Drops the long class of powers, where there is one.
+    /// Drops the long class of powers, if there is one.
     pub(crate) fn shrink(&mut self) {
         dispatch!(self, aead => aead.shrink());
     }
@@ -204,16 +204,16 @@ impl Kernel {
         }
     }
 
-    /// Decrypts in place, and the last bytes into the target; bit `i` of the answer says that job
-    /// `i` is authentic. What is left in the payload and the target of one that is not is of no use
-    /// and may be plaintext: the caller wipes it.
+    /// Decrypts in place, and the last bytes into the target; bit `i` of the result says that job
+    /// `i` is authentic. What is left in the payload and target of any other job is of no use and
+    /// may be plaintext: the caller wipes it.
     pub(crate) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
         debug_assert!(jobs.len() <= MAX_JOBS);
         dispatch!(self, aead => aead.open(jobs))
     }
 
     /// Removes header protection, takes the numbers as they are in the packets, and opens; `None`
-    /// where the kernel cannot do both in one. For `ablation`.
+    /// if the kernel cannot do both in one call. For `ablation`.
     pub(crate) fn open_fused(
         &self,
         jobs: &mut [Job<'_>],
@@ -226,12 +226,12 @@ impl Kernel {
 }
 
 impl Header {
-    /// `None` where the CPU lacks the kernel, or the kernel lacks the suite.
+    /// `None` if the CPU cannot run the kernel, or the kernel lacks the suite.
     pub(crate) fn expand(material: &HeaderKeyMaterial, kind: KernelKind) -> Option<Self> {
         expand!(kind, Header, material)
     }
 
-    /// The round keys, where the kernel is one of those that make AES masks along with the AEAD.
+    /// The round keys, if the kernel makes AES masks along with the AEAD.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn round_keys(&self, suite: Suite) -> Option<&stitch::Rounds> {
         match self {
@@ -247,7 +247,7 @@ impl Header {
         }
     }
 
-    /// The key itself, where the kernel is one of ChaCha20's.
+    /// The key itself, if the kernel is one of ChaCha20's.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn chacha_key(&self) -> Option<&chacha::HeaderKey> {
         match self {
@@ -261,7 +261,7 @@ impl Header {
         }
     }
 
-    /// Asks for the key's memory, where it is more than the key itself.
+    /// Prefetches the key's memory, if it is more than the key itself.
     #[inline]
     pub(crate) fn prefetch(&self) {
         match self {

@@ -14,8 +14,8 @@ use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::{SAMPLE_LEN, TAG_LEN};
 use crate::suite::Suite;
 
-/// The expanded key. Boxed: RustCrypto keeps room for its software form, several times a kernel's
-/// own key.
+/// The expanded key. Boxed: RustCrypto keeps room for its software form, which is several times the
+/// size of a kernel's own key.
 enum Cipher {
     Aes128Gcm(Box<Aes128Gcm>),
     Aes256Gcm(Box<Aes256Gcm>),
@@ -108,13 +108,12 @@ impl Aead {
                 aead.encrypt_inout_detached((&nonce).into(), header, payload)
             }
         };
-        // It fails only past 2^36 bytes, which a span cannot describe.
+        // This fails only past 2^36 bytes, which a span cannot describe.
         let sealed = sealed.expect("a packet is shorter than an AEAD's limit");
         tag.copy_from_slice(&sealed);
     }
 
-    /// Whether the packet is authentic. RustCrypto compares in constant time, and before it
-    /// decrypts.
+    /// Whether the packet is authentic. RustCrypto compares in constant time, before it decrypts.
     fn open_one(&self, job: &mut Job<'_>) -> bool {
         let nonce = self.nonce(job.path_and_number());
         let (header, payload, tag) = job.parts();
@@ -190,8 +189,8 @@ impl Header {
 fn chacha20_mask(key: &ChaChaKey, sample: &[u8; SAMPLE_LEN]) -> [u8; SAMPLE_LEN] {
     let [c0, c1, c2, c3, nonce @ ..] = sample;
     let mut core = ChaChaCore::<R20, Ietf>::new((&key.0).into(), nonce.into());
-    // The core and not the stream cipher: the latter refuses the last block of its counter, which a
-    // peer can choose.
+    // The core and not the stream cipher, since the latter refuses the last block of its counter,
+    // which a peer can choose.
     core.set_block_pos(u32::from_le_bytes([*c0, *c1, *c2, *c3]));
     let mut block = [[0; 16]; 4];
     core.write_keystream_block(block.as_flattened_mut().try_into().expect("64 bytes"));

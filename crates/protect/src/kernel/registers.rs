@@ -5,7 +5,7 @@
 //!   Crypto      the instructions of AES and GHASH on them
 //! ```
 //! [`Lanes`](super::lanes::Lanes), which the kernels are written over, is both, and adds what an
-//! implementation may do in an order of its own.
+//! implementation may do in its own order.
 //!
 //! A value of an implementing type is the proof that the CPU has the instructions: every operation
 //! takes it, and none is unsafe to call. Nearly all methods are `#[inline(always)]`: they must
@@ -14,7 +14,7 @@
 /// 16 bytes: a cipher block, a round key, a power of H.
 pub(crate) type Block = [u8; 16];
 
-/// Overwrites secrets by whole registers; `Zeroize` writes each byte by itself.
+/// Overwrites secrets by whole registers; `Zeroize` writes each byte separately.
 #[inline(always)]
 pub(super) fn wipe<T: Copy>(secrets: &mut [T], zero: T) {
     secrets.fill(zero);
@@ -75,7 +75,7 @@ pub(crate) trait Registers: Copy + 'static {
 
 /// The instructions of AES and GHASH.
 pub(crate) trait Crypto: Registers {
-    /// Reverses the bytes of each lane: GHASH's bit order and the CPU's are mirrored.
+    /// Reverses the bytes of each lane, since GHASH's bit order mirrors the CPU's.
     fn reverse(self, v: Self::V) -> Self::V;
     /// Swaps the halves of each lane.
     fn swap(self, v: Self::V) -> Self::V;

@@ -1,10 +1,10 @@
-//! The inner step of both directions: AES on some registers while GHASH takes up others.
+//! The inner step of both directions: AES on some registers while GHASH takes others.
 
 use super::acc::Acc;
 use super::registers::{Block, Crypto, wipe};
 
-/// AES round keys; AES-128 uses eleven of them. Aligned for one block: where more is asked for,
-/// each key takes an allocation that costs three times as much.
+/// AES round keys; AES-128 uses eleven of them. Aligned for one block: with a larger alignment,
+/// each key's allocation would cost three times as much.
 #[repr(C, align(16))]
 pub(crate) struct Rounds(pub(super) [Block; 15]);
 
@@ -22,7 +22,7 @@ impl Rounds {
         s: S,
         key: &[u8; 32],
     ) {
-        // Four words to a round key; a key of 16 bytes has one of them, a key of 32 bytes two.
+        // Four words make a round key; a key of 16 bytes has one of them, a key of 32 bytes two.
         let key_blocks = (R - 6) / 4;
         let (blocks, _) = key.as_chunks();
         let mut constant = 1_u32;
@@ -32,7 +32,7 @@ impl Rounds {
                 continue;
             }
             let last_word = u64::from((u128::from_le_bytes(self.0[i - 1]) >> 96) as u32);
-            // Through the S-box: in four equal columns, the shift of rows changes nothing.
+            // Through the S-box: with four equal columns, the shift of rows changes nothing.
             let column = last_word << 32 | last_word;
             let mut word = s.low(s.aes_last(s.splat(column, column), s.zero())) as u32;
             if i.is_multiple_of(key_blocks) {
@@ -69,9 +69,9 @@ pub(crate) struct Stitch<'a, L: Crypto, const N: usize, const M: usize> {
     pub(super) powers: (&'a [L::Bytes; M], &'a [L::Bytes; M]),
 }
 
-/// Repeats a round for the rounds between the first and the last; unrolled, which a loop of this
-/// length is not. Here and in `gcm`: no closures and no `map` with [`Crypto`] in them, since those
-/// are not inlined for certain.
+/// Repeats a round for the rounds between the first and the last; unrolled, since a loop of this
+/// length is not. Here and in `gcm`: no closures and no `map` with [`Crypto`] in them, since their
+/// inlining is not guaranteed.
 macro_rules! middle_rounds {
     ($rounds:expr, $round:ident, $($r:literal)*) => {
         $( if $r < $rounds { $round!($r); } )*

@@ -1,12 +1,12 @@
-//! A CPU that the table of families does not know is measured once: whether 512-bit registers are
+//! Measures, once, a CPU that the table of families does not know: whether 512-bit registers are
 //! faster there, and whether the clock falls after their use.
 //!
 //! ```text
 //!   pace ─> 256 bits, 512 bits, in turns ─> 512 bits for longer than a CPU waits ─> pace
 //!                                           before it lowers its clock
 //! ```
-//! Whatever else the machine does meanwhile makes single slices slower. So each is repeated, and
-//! the fastest one counts.
+//! Whatever else the machine is doing makes single slices slower. So each is repeated, and the
+//! fastest one counts.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const SLICES: usize = 16;
 /// How long a CPU may take to lower its clock: about 500 µs on those that are known to do so
 /// (Skylake-SP), and it stays low for at least as long.
 const LOWERED_WITHIN: Duration = Duration::from_millis(1);
-/// After this time without wide registers it is as high as before.
+/// After this time without wide registers, the clock is as high as before.
 const RAISED_WITHIN: Duration = Duration::from_millis(2);
 /// A lower clock shows each time; a neighbour that begins to work does not.
 const TRIES: usize = 3;
@@ -34,7 +34,7 @@ const ADDITIONS: u64 = 8_000;
 const LEAST_GAIN: u128 = 3;
 const MOST_LOSS: u128 = 3;
 
-/// What was measured; all are the shortest times of several.
+/// What was measured: each is the shortest of several times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
     /// Sealing a call's packets in 256 bits and in 512 bits.
@@ -46,7 +46,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// Measures this CPU, by kernels for 256 bits and for 512 bits.
+    /// Measures this CPU, with kernels for 256 bits and for 512 bits.
     pub(super) fn run(narrow: Kernel, wide: Kernel) -> Self {
         let (mut narrow, mut wide) = (Sealing::new(narrow), Sealing::new(wide));
         let mut trial = Self {
@@ -83,7 +83,7 @@ impl Trial {
         after * 100 > before * (100 + MOST_LOSS)
     }
 
-    /// Whether 512 bits are to be used, and why.
+    /// Whether to use 512 bits, and why.
     pub(super) fn verdict(&self) -> (bool, String) {
         let per_packet = |time: Duration| time.as_nanos() / PACKETS as u128;
         let (narrow, wide) = (self.narrow.as_nanos(), self.wide.as_nanos());
@@ -117,7 +117,7 @@ impl Sealing {
             // The first byte of a short header says that the number has two bytes.
             buf: vec![0x41; PACKETS * PACKET],
         };
-        // Its code and its memory are there afterwards.
+        // Brings its code and its memory into the caches.
         first.slice();
         first
     }
@@ -141,7 +141,7 @@ impl Sealing {
     }
 }
 
-/// Does something again and again for this long.
+/// Repeats something for this long.
 fn repeat(long: Duration, mut slice: impl FnMut() -> Duration) {
     let begun = Instant::now();
     while begun.elapsed() < long {
@@ -149,7 +149,7 @@ fn repeat(long: Duration, mut slice: impl FnMut() -> Duration) {
     }
 }
 
-/// The time of a chain of scalar work, which is by the core's clock.
+/// The time of a chain of scalar work, which depends on the core's clock.
 fn pace() -> Duration {
     let slice = || {
         let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! Wycheproof's AEAD cases, through every kernel. They have associated data of any length, none at
-//! all included, which no packet has: hence below the packet interface, on jobs.
+//! Wycheproof's AEAD cases, through every kernel. They have associated data of any length, even
+//! none, which no packet has: so they run below the packet interface, on jobs.
 
 use serde_json::Value;
 

@@ -38,7 +38,7 @@ pub(crate) type Aesni = Lane128<HasAesni>;
 /// One lane of a CPU with VAES.
 pub(crate) type Vaes128 = Lane128<Vaes256>;
 
-/// A proof of AES-NI, PCLMULQDQ, SSSE3 and SSE4.1 at least: all that [`Lane128`] takes for granted.
+/// Proof of at least AES-NI, PCLMULQDQ, SSSE3 and SSE4.1: all that [`Lane128`] takes for granted.
 ///
 /// # Safety
 ///

@@ -4,7 +4,7 @@ use std::io;
 
 use squall_core::{Connection, Time};
 
-/// What no endpoint has.
+/// No endpoint has one.
 #[derive(Clone, Debug)]
 pub(crate) enum Qlogs {}
 

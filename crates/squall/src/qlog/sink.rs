@@ -1,4 +1,4 @@
-//! Where the application wants its qlogs.
+//! The application's sinks for qlogs.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -31,7 +31,7 @@ impl QlogSink {
     /// Calls `choose` for each new connection: it returns the sink of the log, or `None` for a
     /// connection that is not logged.
     ///
-    /// Both run on the worker, which they should not block; the sink also where
+    /// Both run on the worker, which they should not block; the sink also runs where
     /// [`Connection::log_event`](crate::Connection::log_event) is called. A sink that writes to a
     /// disk or to the network should hand the bytes to another thread. A closure or a sink that
     /// panics, or a sink that fails, costs its connection the log and nothing else.
@@ -56,7 +56,7 @@ impl fmt::Debug for QlogSink {
     }
 }
 
-/// A sink of the application's whose panics are errors.
+/// A sink of the application whose panics become errors.
 pub(super) struct Guarded(Box<dyn Write + Send>);
 
 impl Guarded {

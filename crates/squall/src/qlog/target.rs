@@ -13,17 +13,17 @@ use super::sink::{Guarded, QlogConnection, QlogSink};
 /// Where the qlogs of an endpoint go.
 #[derive(Clone, Debug)]
 pub(crate) enum Qlogs {
-    /// Into files of this directory.
+    /// Files in this directory.
     Folder(PathBuf),
-    /// Where the application says.
+    /// Sinks of the application.
     Sink(QlogSink),
 }
 
 impl Qlogs {
-    /// Sinks of the application's, or else files of a directory.
+    /// The application's sinks, or else files in a directory.
     ///
     /// # Errors
-    /// The directory cannot be created, or is none.
+    /// The directory cannot be created, or is not a directory.
     pub(crate) fn wanted(
         sink: Option<&QlogSink>,
         folder: Option<&Path>,
@@ -111,7 +111,7 @@ impl Target {
     }
 }
 
-/// A log that says when it cannot be written, and is then given up.
+/// A log that reports when it cannot be written, and is then given up.
 struct Log<R: Fn(&str, &io::Error)> {
     name: String,
     target: Option<Target>,
@@ -125,7 +125,7 @@ impl<R: Fn(&str, &io::Error)> Log<R> {
         };
         if let Err(error) = write(target.writer()) {
             (self.report)(&self.name, &error);
-            // A writer with a buffer would try once more when dropped.
+            // A buffered writer would try once more when dropped.
             if let Some(Target::File(file)) = self.target.take() {
                 let _ = file.into_parts();
             }

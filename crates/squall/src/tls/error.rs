@@ -14,7 +14,7 @@ pub enum Error {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The file has PEM sections, but one of them is damaged.
@@ -37,7 +37,7 @@ pub enum Error {
         path: PathBuf,
         /// Which certificate of the file, from 1.
         number: usize,
-        /// What rustls says about it.
+        /// The error from rustls.
         error: rustls::Error,
     },
     /// The file holds no private key.
@@ -56,7 +56,7 @@ pub enum Error {
     UnusableKey {
         /// The file.
         path: PathBuf,
-        /// What rustls says about it.
+        /// The error from rustls.
         error: rustls::Error,
     },
     /// The private key does not belong to the first certificate.
@@ -65,7 +65,7 @@ pub enum Error {
         certificates: PathBuf,
         /// The file with the key.
         key: PathBuf,
-        /// Another certificate of the file to which the key belongs, from 1: the order is wrong.
+        /// The certificate of the file to which the key does belong, from 1: the order is wrong.
         belongs_to: Option<usize>,
     },
     /// rustls rejects the configuration.
@@ -76,7 +76,7 @@ pub enum Error {
     Platform(rustls::Error),
 }
 
-/// What a file holds that was expected to hold something else.
+/// What a file holds instead of what was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holds {

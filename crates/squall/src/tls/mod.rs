@@ -3,8 +3,8 @@
 //!
 //! An [`Identity`] is a certificate chain with its key. [`server`] and [`client`] make ordinary
 //! rustls configurations, which [`ServerConfig::new`](crate::ServerConfig::new) and
-//! [`ClientConfig::new`](crate::ClientConfig::new) take. Both may be changed before, for example to
-//! allow early data.
+//! [`ClientConfig::new`](crate::ClientConfig::new) take. They can be changed before that, for
+//! example to allow early data.
 //!
 //! ```no_run
 //! use squall::tls::{self, Identity};
@@ -49,7 +49,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A chain and a key that are there as DER.
+    /// A chain and a key in DER.
     ///
     /// # Errors
     /// The chain is empty, rustls does not accept the key, or the key does not belong to the first
@@ -95,7 +95,7 @@ impl Identity {
                     error,
                 }
             })?;
-            // A key that does not tell its public part is not compared, as in rustls.
+            // A key that does not reveal its public part is not compared, as in rustls.
             let same = (signer.public_key())
                 .is_none_or(|public| public == parsed.subject_public_key_info());
             if same && belongs_to.is_none() {
@@ -140,7 +140,7 @@ impl Identity {
         &self.certificates
     }
 
-    /// Roots that hold the last certificate of the chain only. A client that uses them trusts this
+    /// Roots with only the last certificate of the chain. A client that uses them trusts this
     /// identity, and others that the certificate signs. Meant for self-signed certificates.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! PEM files (RFC 7468), and what is wrong with those that do not hold what they should.
+//! PEM files (RFC 7468), and what is wrong with those that lack the expected content.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use super::error::{Error, Holds};
 /// Blocks while it reads.
 ///
 /// # Errors
-/// The file cannot be read, holds no certificate, or one that cannot be a root.
+/// The file cannot be read, holds no certificate, or holds one that cannot be a root.
 pub fn roots_from_pem(path: impl AsRef<Path>) -> Result<RootCertStore, Error> {
     let path = path.as_ref();
     let mut roots = RootCertStore::empty();
@@ -46,8 +46,8 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 /// The first private key of a file.
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     let text = read(path)?;
-    // Looked for first: a key encrypted in PKCS #1 or SEC 1 has a section like one that is not,
-    // with headers that are no Base64.
+    // Checked first: a key encrypted in PKCS #1 or SEC 1 has the same section as a plain one, with
+    // headers that are not Base64.
     if is_encrypted(&text) {
         return Err(Error::EncryptedKey {
             path: path.to_owned(),

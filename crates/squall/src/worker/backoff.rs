@@ -1,6 +1,6 @@
-//! What a worker does while receiving fails: it waits longer and longer between attempts, so that
-//! it neither spins nor gives up its connections because of a temporary error. Timers and sends go
-//! on meanwhile.
+//! What a worker does while receiving fails: it waits longer and longer between attempts, so that a
+//! temporary error neither makes it spin nor costs it its connections. Timers and sends continue
+//! meanwhile.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use squall_core::Time;
 const FIRST_DELAY: Duration = Duration::from_millis(1);
 /// The longest wait between attempts.
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// After failing for this long without a success, receiving is given up.
+/// Once receiving has failed for this long without a success, the worker gives up.
 const GIVE_UP: Duration = Duration::from_secs(600);
 
 const _: () = assert!(FIRST_DELAY.as_nanos() < MAX_DELAY.as_nanos());
@@ -28,7 +28,7 @@ struct Failing {
 }
 
 impl ReceiveBackoff {
-    /// Records a failed attempt. Returns whether it is time to give up.
+    /// Records a failed attempt. Returns whether to give up.
     #[must_use]
     pub(super) fn on_error(&mut self, now: Time) -> bool {
         let (since, delay) = match &self.0 {

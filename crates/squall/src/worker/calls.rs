@@ -1,4 +1,4 @@
-//! The time that one connection takes on its worker, for those connections that are measured.
+//! The time that one connection takes on its worker, for measured connections.
 //!
 //! ```text
 //! receive call     shared by bytes ───────────────┐
@@ -7,8 +7,8 @@
 //! a round of sending  measured under the lock ────┤
 //! send call        shared by bytes ───────────────┘
 //! ```
-//! Each stretch of time goes to one connection, and all of them are in the worker's own table if it
-//! has one: the connections' tables never come to more.
+//! Each stretch of time goes to one connection, and also to the worker's own table if it has one:
+//! the connections' tables never add up to more.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl State {
         measured.on.then_some(&mut measured.table)
     }
 
-    /// Does a connection's part of a turn; its time goes to the connection's table as well.
+    /// Does a connection's part of a turn, and adds its time to the connection's table as well.
     #[inline]
     pub(super) fn measure<R>(
         &mut self,
@@ -50,7 +50,7 @@ impl State {
     ) -> R {
         let table = &mut measured.table;
         let result = if stages.is_on() {
-            // What came before was not this connection's.
+            // The time before belongs to something else.
             stages.mark(rest);
             let before = *stages.ticks();
             let result = work(self, stages);
@@ -69,7 +69,7 @@ impl State {
 }
 
 impl ConnectionShared {
-    /// Begins or stops to measure.
+    /// Starts or stops measuring.
     pub(crate) fn set_measured(&self, on: bool) {
         let mut state = self.lock();
         if state.removed {
@@ -87,14 +87,14 @@ impl ConnectionShared {
         }
     }
 
-    /// What was measured so far.
+    /// The times measured so far.
     pub(crate) fn stages(&self) -> Stages {
         let state = self.lock();
         let measured = state.measured.as_ref();
         measured.map_or_else(Stages::off, |measured| measured.table.clone())
     }
 
-    /// Adds what a task of the connection took, between two readings of the worker's table.
+    /// Adds the time of a task of the connection, between two readings of the worker's table.
     pub(super) fn attribute_task(&self, before: &[u64; Stage::COUNT], after: &[u64; Stage::COUNT]) {
         if !self.worker.measured.any() {
             return;
@@ -114,7 +114,7 @@ impl ConnectionShared {
         }
     }
 
-    /// The worker lets go of the connection, which takes no more time.
+    /// The worker lets go of the connection, which takes no more time from now on.
     pub(super) fn end_measuring(&self, state: &mut State) {
         if let Some(measured) = state.measured.as_mut().filter(|measured| measured.on) {
             measured.on = false;
@@ -130,17 +130,17 @@ pub(super) struct Calls {
     received: (u64, u64),
     /// Bytes in the send buffer, of all connections.
     unsent: u64,
-    /// Those of measured connections.
+    /// The bytes of measured connections.
     of_measured: Vec<(Arc<ConnectionShared>, u64)>,
 }
 
 impl Calls {
-    /// When a call begins that measured connections may have a part in.
+    /// The start of a call that measured connections may have a part in.
     pub(super) fn begin(count: &MeasuredCount) -> Option<u64> {
         count.any().then(sys::ticks)
     }
 
-    /// The receive call that began then has brought this many bytes.
+    /// The receive call that began then has returned this many bytes.
     pub(super) fn received(&mut self, begun: Option<u64>, bytes: impl FnOnce() -> u64) {
         self.received = match begun {
             Some(begun) => (sys::ticks().saturating_sub(begun), bytes()),
@@ -181,7 +181,7 @@ fn part(ticks: u64, bytes: u64, all: u64) -> u64 {
 }
 
 impl Worker {
-    /// The send call that began then has sent, or tried to send, what was written.
+    /// The send call that began then has sent, or tried to send, the send buffer.
     pub(super) fn sent(&mut self, begun: Option<u64>) {
         let all = std::mem::take(&mut self.calls.unsent);
         if self.calls.of_measured.is_empty() {

@@ -2,14 +2,14 @@
 //!
 //! A receiver that is faster than its link is woken for every bundle, and being woken costs as much
 //! as the bundle's packets do: on a link of 5 Gbit/s half of a receiver's CPU. Network cards
-//! moderate their interrupts for the same reason, and a TCP socket can wait for more than a byte
+//! moderate their interrupts for the same reason, and a TCP socket can wait for more than one byte
 //! (`SO_RCVLOWAT`). A UDP socket cannot, so the worker's thread waits instead:
 //!
 //! ```text
 //! hardly anything but bulk data ─▶ all tasks have run ─▶ nap ─▶ receive all that has come ─▶ …
 //! ```
 //! A nap is short compared with the round-trip time, or ends when the sender wants an
-//! acknowledgement. Anything but bulk data has to be rare, as are acknowledgements of the few
+//! acknowledgement. Anything but bulk data has to be rare, such as acknowledgements of the few
 //! packets that a receiver sends: a worker that also serves many requests takes no naps. An
 //! application's call from another thread ends a nap at once.
 
@@ -33,11 +33,11 @@ const BULK_DATAGRAM_BYTES: u16 = 1000;
 const PART_OF_RTT: u32 = 8;
 /// A shorter nap saves nothing: timers are this late.
 const SHORTEST: Duration = Duration::from_micros(100);
-/// Runs that a nap must be expected to collect: with a single one it would only come later.
+/// Runs that a nap must be expected to collect: a single one would only be delayed.
 const LEAST_RUNS: u32 = 2;
-/// Bytes that a nap is meant to collect, at most.
+/// The most bytes that a nap is meant to collect.
 const MOST_BYTES: usize = 512 * 1024;
-/// The part of the socket's buffer that these may take: the data may come faster than before.
+/// The part of the socket's buffer that these may fill: the data may come faster than before.
 const PART_OF_BUFFER: usize = 8;
 
 /// Decides how long a worker naps before it looks at its socket again.
@@ -50,7 +50,7 @@ pub(super) struct Coalescing {
     /// What arrived since `since`.
     arrived: Arrived,
     since: Time,
-    /// Up to when the last nap was to take.
+    /// When the last nap was to end.
     until: Time,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Coalescing {
 struct Arrived {
     runs: u32,
     bytes: usize,
-    /// The least patience of the connections that it came for.
+    /// The least patience of the connections that receive it.
     patience: Option<Patience>,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Of a connection whose packets have `segment_size` bytes.
+    /// That of a connection whose packets have `segment_size` bytes.
     pub(super) fn of(connection: &squall_core::Connection, segment_size: u16) -> Self {
         let (packets, ack_delay) = connection.ack_allowance();
         Self {
@@ -84,7 +84,7 @@ impl Patience {
         }
     }
 
-    /// The least of each.
+    /// The minimum of each.
     fn min(self, other: Self) -> Self {
         Self {
             rtt: self.rtt.min(other.rtt),
@@ -93,22 +93,22 @@ impl Patience {
         }
     }
 
-    /// How long data may wait that arrives at a byte each `per_byte` seconds. A sender that has
-    /// asked for fewer acknowledgements paces its packets, and does not wait for them.
+    /// How long data may wait that arrives at one byte per `per_byte` seconds. A sender that has
+    /// asked for fewer acknowledgements paces its packets, and does not wait for acknowledgements.
     fn limit(&self, per_byte: f64) -> Duration {
         let until_ack = seconds(per_byte * self.ack_bytes as f64).min(self.ack_delay);
         until_ack.max(self.rtt / PART_OF_RTT)
     }
 }
 
-/// A time that floating-point numbers measure.
+/// Converts floating-point seconds, saturating.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 impl Coalescing {
-    /// No nap is longer than `longest`; zero: there are none. `receive_buffer` is the socket's, in
-    /// bytes.
+    /// No nap is longer than `longest`; zero turns naps off. `receive_buffer` is the size of the
+    /// socket's buffer in bytes.
     pub(super) fn new(longest: Duration, receive_buffer: usize) -> Self {
         Self {
             longest,
@@ -126,7 +126,7 @@ impl Coalescing {
         let least = BULK_DATAGRAMS * usize::from(segment_size);
         match (segment_size >= BULK_DATAGRAM_BYTES, bytes >= least) {
             (true, true) => {}
-            // What the pacer let out rarely ends with a whole bundle.
+            // A burst released by the pacer rarely ends with a whole bundle.
             (true, false) if self.arrived.runs > 0 => {
                 self.arrived.bytes += bytes;
                 return;
@@ -139,7 +139,7 @@ impl Coalescing {
             bytes: sum,
             patience: least,
         } = &mut self.arrived;
-        // A worker that never sleeps never asks for a nap, which would begin anew.
+        // A worker that never sleeps never asks for a nap, which would reset this.
         *runs = runs.saturating_add(1);
         *sum += bytes;
         *least = Some(least.map_or(patience, |least| least.min(patience)));
@@ -152,10 +152,10 @@ impl Coalescing {
     }
 
     /// How long to nap after the turn that began at `now`; zero: not at all. Timers may be late by
-    /// as much.
+    /// that much.
     pub(super) fn nap(&mut self, now: Time) -> Duration {
         if self.arrived.runs == 0 {
-            // A timer or a call of the application's comes in between: the nap goes on after it.
+            // A timer or a call of the application came in between: the nap continues after it.
             let left = self.until - now;
             let goes_on = left >= SHORTEST && self.streak >= STREAK;
             return if goes_on { left } else { Duration::ZERO };
@@ -187,7 +187,7 @@ mod tests {
     const RTT: Duration = Duration::from_millis(20);
     const LONGEST: Duration = Duration::from_millis(2);
 
-    /// Of a sender that wants its acknowledgements as RFC 9000 says.
+    /// For a sender that wants its acknowledgements as RFC 9000 says.
     fn of_rtt(rtt: Duration) -> Patience {
         Patience {
             rtt,
@@ -213,7 +213,7 @@ mod tests {
             }
         }
 
-        /// A turn `after` the last one began, with runs of bulk data.
+        /// A turn that begins `after` the last one, with runs of bulk data.
         fn turn(&mut self, after: Duration, runs: u32, rtt: Duration) -> Duration {
             self.now += after;
             for _ in 0..runs {
@@ -233,9 +233,9 @@ mod tests {
         // 5 Gbit/s: 512 KiB take 843 µs; a round trip of 4 ms allows 500.
         assert_eq!(Test::new().bulk(micros(104), RTT).as_micros(), 841);
         assert_eq!(Test::new().bulk(micros(104), micros(4000)), micros(500));
-        // 1 Gbit/s: the longest that is allowed.
+        // 1 Gbit/s: the longest nap allowed.
         assert_eq!(Test::new().bulk(micros(518), RTT), LONGEST);
-        // A small buffer is not filled: 208 KiB, of which an eighth is less than a bundle.
+        // A small buffer is not filled: an eighth of 208 KiB is less than a bundle.
         let mut small = Test::new();
         small.coalescing = Coalescing::new(LONGEST, 212_992);
         assert_eq!(small.bulk(micros(518), RTT), Duration::ZERO);
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn naps_that_gain_nothing_are_not_taken() {
-        // A bundle each 1.1 ms: two of them come in more than the longest nap.
+        // A bundle every 1.1 ms: two of them take more than the longest nap.
         assert_eq!(Test::new().bulk(micros(1100), RTT), Duration::ZERO);
         assert!(Test::new().bulk(micros(1000), RTT) > Duration::ZERO);
         // A loopback's round trip.
@@ -295,10 +295,10 @@ mod tests {
     fn naps_go_on_while_they_collect_and_end_with_the_data() {
         let mut test = Test::new();
         let nap = test.bulk(micros(518), RTT);
-        // The next turn begins after the nap, with what came meanwhile.
+        // The next turn begins after the nap, with the data that came meanwhile.
         assert_eq!(test.turn(nap + micros(50), 4, RTT), LONGEST);
         assert_eq!(test.turn(nap + micros(50), 4, RTT), LONGEST);
-        // Nothing came. Whenever the data goes on, the pause was no rate to go by.
+        // Nothing came. When the data resumes, the pause says nothing about its rate.
         assert_eq!(test.turn(nap + micros(50), 0, RTT), Duration::ZERO);
         assert_eq!(test.turn(micros(100_000), 4, RTT), Duration::ZERO);
         assert_eq!(test.turn(micros(518), 1, RTT), LONGEST);
@@ -310,9 +310,9 @@ mod tests {
         let nap = test.bulk(micros(518), RTT);
         assert_eq!(test.turn(micros(300), 0, RTT), nap - micros(300));
         assert_eq!(test.turn(micros(300), 0, RTT), nap - micros(600));
-        // The rest is too short, ...
+        // The rest of the nap is too short, ...
         assert_eq!(test.turn(nap - micros(650), 0, RTT), Duration::ZERO);
-        // ... or what came in between was a request.
+        // ... or a request came in between.
         assert_eq!(test.turn(micros(518), 4, RTT), LONGEST);
         for _ in 0..3 {
             test.coalescing.on_other();

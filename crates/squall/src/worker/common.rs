@@ -22,8 +22,8 @@ use crate::config::Builder;
 use crate::events::Subscribers;
 use crate::qlog::Qlogs;
 
-/// Worker ends that wait to be reported. A worker has to be restarted before it can end again, so
-/// more of them means that the application does not ask.
+/// Worker ends that wait to be reported. A worker must be restarted before it can end again, so
+/// more of them means that the application does not ask for them.
 const MAX_ENDS: usize = 64;
 
 /// The time between two warnings of one kind.
@@ -76,7 +76,7 @@ struct AcceptQueue {
     /// Attempts that wait for `Endpoint::accept`.
     offers: VecDeque<Box<Offer>>,
     waiters: Waiters,
-    /// By worker: tasks that wait for its attempts only, and are preferred.
+    /// By worker: tasks that wait only for its attempts, and take precedence.
     own_waiters: Vec<Waiters>,
     closed: bool,
     /// Workers that run.
@@ -96,7 +96,7 @@ impl AcceptQueue {
         wakers
     }
 
-    /// Those who wait for an attempt.
+    /// The tasks that wait for an attempt.
     fn all_waiters_into(&mut self, wakers: &mut Vec<Waker>) {
         self.waiters.move_into(wakers);
         for line in &mut self.own_waiters {
@@ -104,7 +104,7 @@ impl AcceptQueue {
         }
     }
 
-    /// The first attempt for those in this line.
+    /// The first attempt for the tasks in this line.
     fn take_offer(&mut self, line: Line) -> Option<Box<Offer>> {
         match line {
             Line::OffersOf(worker) => {
@@ -162,18 +162,18 @@ pub(crate) struct Common {
     pub(crate) receive_warnings: WarningLimit,
     pub(crate) qlog_warnings: WarningLimit,
     pub(super) event_warnings: WarningLimit,
-    /// Who listens to events.
+    /// The event subscribers.
     pub(super) events: Subscribers,
-    /// Connections that have begun, where somebody listens.
+    /// Number of connections begun, if anyone subscribes to events.
     begun: AtomicU64,
     accept: Mutex<AcceptQueue>,
     max_incoming: usize,
-    /// Bytes that each worker holds for undecided attempts, and those of one of them.
+    /// Bytes that each worker may hold for undecided attempts, and for one of them.
     pub(super) held_bytes: usize,
     pub(super) held_bytes_of_one: usize,
     /// How long bulk data may wait in a socket.
     pub(super) receive_coalescing: Duration,
-    /// The workers are tasks of the application's runtime.
+    /// Whether the workers are tasks of the application's runtime.
     pub(crate) on_runtime: bool,
 }
 
@@ -256,8 +256,8 @@ impl Common {
         Ok(())
     }
 
-    /// Lets no more attempts in and wakes the tasks that wait for one. Returns this worker's
-    /// attempts that were not taken.
+    /// Admits no more attempts and wakes the tasks that wait for one. Returns this worker's
+    /// attempts that nobody took.
     pub(crate) fn close_accept(&self, worker: usize) -> VecDeque<Box<Offer>> {
         let mut accept = lock(&self.accept);
         let wakers = accept.close();
@@ -267,7 +267,7 @@ impl Common {
         own
     }
 
-    /// The number of a connection that begins.
+    /// The number of a new connection.
     pub(super) fn next_connection_number(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -277,7 +277,7 @@ impl Common {
         lock(&self.accept).running += 1;
     }
 
-    /// A worker has stopped, and its undecided attempts are dropped. The others go on.
+    /// A worker has stopped, and its undecided attempts are dropped. The others continue.
     pub(crate) fn on_worker_stop(&self, worker: usize) {
         let mut accept = lock(&self.accept);
         accept.running -= 1;
@@ -334,18 +334,18 @@ impl AcceptPlace {
         }
     }
 
-    /// A place among those who wait for an attempt.
+    /// A place among the tasks that wait for an attempt.
     pub(crate) fn for_offers(common: &Arc<Common>) -> Self {
         Self::new(common, Line::Offers)
     }
 
-    /// A place among those who wait for an attempt that arrives at one worker.
+    /// A place among the tasks that wait for an attempt that arrives at one worker.
     pub(crate) fn for_offers_of(common: &Arc<Common>, worker: usize) -> Self {
         Self::new(common, Line::OffersOf(worker))
     }
 
-    /// Waits for the next attempt to connect to us; `None` when the endpoint is closed or no worker
-    /// runs.
+    /// Waits for the next incoming connection attempt; `None` when the endpoint is closed or no
+    /// worker runs.
     pub(crate) fn poll_offer(&mut self, cx: &Context<'_>) -> Poll<Option<Box<Offer>>> {
         let line = self.line;
         self.poll(cx, |queue| match queue.take_offer(line) {
@@ -379,7 +379,7 @@ impl Drop for AcceptPlace {
         }
         let mut queue = lock(&self.common.accept);
         queue.line(self.line).remove(&mut self.ticket);
-        // Woken for an attempt, perhaps, which others then take.
+        // It may have been woken for an attempt, which the others then take.
         let mut wakers = Vec::new();
         if matches!(self.line, Line::OffersOf(_)) && !queue.offers.is_empty() {
             queue.waiters.move_into(&mut wakers);
@@ -389,8 +389,8 @@ impl Drop for AcceptPlace {
     }
 }
 
-/// The owners of the reset tokens of all connections of an endpoint with several workers. Read and
-/// changed rarely: for packets of no connection, and when ids come and go.
+/// The owners of the reset tokens of all connections of an endpoint with several workers. Rarely
+/// read or changed: for packets of no connection, and when ids are issued or retired.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResetTokens(Arc<Mutex<HashMap<[u8; 16], u8>>>);
 
@@ -424,7 +424,7 @@ mod tests {
         let limit = WarningLimit::default();
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
         let admitted: Vec<u64> = (0..=200).filter(|s| limit.admits(at(*s))).collect();
-        // At 0 the clock has just started: the first nanosecond stands for it.
+        // At 0 the clock has just started: time 0 is stored as 1 ns.
         assert_eq!(admitted, [0, 61, 121, 181]);
     }
 }

@@ -1,4 +1,4 @@
-//! What a worker counts, for the endpoint's statistics.
+//! The counters of a worker, for the endpoint's statistics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -79,7 +79,7 @@ worker_counters! {
     /// data received and not yet read, and records of packets in flight, as of each connection's
     /// last turn. 0 unless [`Builder::max_memory`](crate::Builder::max_memory) is set.
     memory,
-    /// Qlogs that could not be opened, or not be written completely.
+    /// Qlogs that could not be opened, or not written completely.
     qlogs_failed,
     /// Events whose subscriber panicked, see [`Events`](crate::Events).
     event_panics,
@@ -94,7 +94,7 @@ impl Counter {
         self.set(self.get() + n);
     }
 
-    /// Adds one, where other threads count too.
+    /// Adds one to a counter that other threads also write.
     pub(crate) fn add_from_anywhere(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The worker's loop: when it works, when it lets tasks run, when it sleeps.
+//! The worker's loop: when it works, lets tasks run, and sleeps.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -22,22 +22,22 @@ use crate::socket::{self, Readable};
 use crate::sys::{AddressWatch, PreciseTimer};
 
 /// The wait between attempts to send while the socket is full, in case the system does not report
-/// when it has room.
+/// when there is room.
 const BLOCKED_RETRY: Duration = Duration::from_millis(5);
 
-/// The sleep until a deadline that is nearer than this, such as the pacer's, is exact to the
-/// microsecond: a burst grows with the time by which it is late. The deadlines themselves are whole
-/// milliseconds; see `timer_wheel`.
+/// A sleep until a deadline nearer than this, such as the pacer's, is exact to the microsecond: a
+/// late deadline makes a larger burst. The deadlines themselves are whole milliseconds; see
+/// `timer_wheel`.
 const NEAR: Duration = Duration::from_millis(5);
 
-/// The longest time, about, that a busy worker keeps its thread's runtime from looking at timers,
+/// Roughly the longest time that a busy worker keeps its thread's runtime from looking at timers,
 /// sockets and tasks that other threads have woken.
 const RUNTIME_WAITS: Duration = Duration::from_millis(1);
 
 /// Runs a worker until its endpoint is dropped and its last connection is gone.
 ///
 /// # Errors
-/// The reason for which it ended early.
+/// The reason why it ended early.
 pub(crate) async fn run(
     mut worker: Worker,
     fd: Readable,
@@ -60,7 +60,7 @@ async fn turns(
     let mut recv = RecvBatch::within(RECV_MESSAGES, MESSAGE_BYTES, RECV_BYTES);
     // Nothing is known about the socket before the first check.
     let mut busy = true;
-    // Whether what there is to send has waited for one more call of receive.
+    // Whether the data to send has waited for one more receive call.
     let mut waited = false;
     // Since when the runtime has waited for the worker.
     let mut busy_since: Option<Time> = None;
@@ -98,7 +98,7 @@ async fn turns(
             worker.time_out(&mut stages);
         }
         if worker.to_wake.yields_first() {
-            // One wake-up of another thread, instead of one for each task: see there.
+            // One wake-up of another thread instead of one per task: see `to_wake`.
             let_tasks_run().await;
         }
         let woken = worker.wake_tasks();
@@ -107,7 +107,7 @@ async fn turns(
             // What these tasks do belongs to this turn.
             let_tasks_run().await;
         }
-        // One acknowledgement for all that has come, and one message for all answers to it.
+        // One acknowledgement for all that has arrived, and one message for all answers to it.
         waited = worker.more_to_receive && !waited && !worker.has_many_to_send();
         {
             let mut stages = lock(&shared.stages);
@@ -159,7 +159,7 @@ async fn turns(
                 .await
                 .map_err(WorkerEndReason::Socket)?;
             if wake == Wake::Doorbell && shared.on_shared_runtime() {
-                // A multi-thread runtime runs the task that was woken last before all others, also
+                // A multi-thread runtime runs the most recently woken task before all others, even
                 // before those that are about to write.
                 let_tasks_run().await;
             }
@@ -178,9 +178,9 @@ async fn turns(
 /// occasional empty turn costs less than resetting the timer every turn.
 struct Alarm {
     sleep: Pin<Box<Sleep>>,
-    /// For deadlines that are near.
+    /// For near deadlines.
     precise: Option<PreciseTimer>,
-    /// Whether it is what was set last.
+    /// Whether `precise` was set last.
     is_near: bool,
     armed: Option<Time>,
     shared: Arc<Shared>,
@@ -200,11 +200,11 @@ impl Alarm {
 
     /// Fires no later than `deadline`, after a turn that began at `now`. Returns false, and sets no
     /// timer, if the deadline has passed since: where the runtime runs many other tasks, a turn can
-    /// take milliseconds. To set a timer of the kernel costs far more than another turn.
+    /// take milliseconds. Setting a kernel timer costs far more than another turn.
     fn set(&mut self, deadline: Option<Time>, now: Time) -> bool {
         if self.armed.is_some_and(|armed| armed <= now) {
-            // What was due has been done. It has fired, perhaps together with the socket; if it is
-            // not set again, it would end the next sleep at once.
+            // What was due is done. The timer has fired, perhaps together with the socket; unless
+            // it is set again, it would end the next sleep at once.
             self.armed = None;
         }
         if let Some(deadline) = deadline
@@ -246,10 +246,9 @@ struct Until {
     /// A connection's timer, or its turn to move to a new socket.
     deadline: Option<Time>,
     now: Time,
-    /// The socket is full: wake up when it has room, from this point in time on.
+    /// The socket is full: from this time on, wake up when it has room.
     room_from: Option<Time>,
-    /// Receiving fails: wake up at this point in time, whatever the system reports about the
-    /// socket.
+    /// Receiving fails: wake up at this time, whatever the system reports about the socket.
     retry_receive: Option<Time>,
 }
 
@@ -273,7 +272,7 @@ async fn sleep(
     alarm: &mut Alarm,
 ) -> std::io::Result<Wake> {
     let mut wake = Wake::Event;
-    // A new registration reports at once if there is room by now. Without one a timer has to do.
+    // A new registration reports room that is already there. Without one a timer has to do.
     let now = until.now;
     let ask = until.room_from.is_some_and(|from| from <= now);
     let writable = ask.then(|| socket::writable(fd).ok()).flatten();
@@ -285,7 +284,7 @@ async fn sleep(
         let_tasks_run().await;
         return Ok(Wake::Event);
     }
-    // A thread of its own counts the time in which it is parked; here the thread may have other
+    // A worker's own thread counts the time in which it is parked; here the thread may have other
     // work.
     let is_task = shared.accounting && shared.on_shared_runtime();
     if is_task {
@@ -343,7 +342,7 @@ where
     }
 }
 
-/// The same for a task that belongs to a connection.
+/// As [`spawn`], for a task that belongs to a connection.
 pub(crate) fn spawn_for<F>(connection: &Arc<ConnectionShared>, task: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -361,7 +360,7 @@ where
 }
 
 pin_project_lite::pin_project! {
-    /// A task of the application on the worker's thread, with its time counted separately from the
+    /// A task of the application on the worker's thread, whose time is counted separately from the
     /// worker's.
     struct Accounted<F> {
         #[pin]
@@ -390,11 +389,11 @@ impl<F: Future> Future for Accounted<F> {
 }
 
 thread_local! {
-    /// The worker whose task runs on this thread and is accounted; null if there is none.
+    /// The worker whose accounted task runs on this thread; null if there is none.
     static ACCOUNTED: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
 }
 
-/// A task runs and is accounted, until this is dropped, also by a panic of the task.
+/// An accounted task runs until this is dropped, also if it panics.
 struct Accounting {
     outer: *const Shared,
 }
@@ -413,15 +412,15 @@ impl Drop for Accounting {
     }
 }
 
-/// The running task's time since the previous mark belongs to `stage`. Only of a task of this
-/// worker, whose thread this must be: others would be marked in the middle of what they do.
+/// Attributes the running task's time since the previous mark to `stage`. Only for a task of this
+/// worker, on its thread: others would be marked in the middle of their work.
 pub(crate) fn mark_task(shared: &Shared, stage: Stage) {
     if std::ptr::eq(ACCOUNTED.get(), shared) {
         mark(shared, stage);
     }
 }
 
-/// Stage marks outside of a worker's turn. Returns the ticks by stage.
+/// Marks a stage outside of a worker's turn. Returns the ticks by stage.
 fn mark(shared: &Shared, stage: Stage) -> [u64; Stage::COUNT] {
     let mut stages: std::sync::MutexGuard<'_, Stages> = lock(&shared.stages);
     stages.mark(stage);
@@ -440,7 +439,7 @@ mod tests {
         assert!(!alarm.set(Some(now), now) && alarm.armed.is_none());
         let later = now + Duration::from_secs(1);
         assert!(alarm.set(Some(later), now) && alarm.armed == Some(later));
-        // The timer that is set fires too late for this one.
+        // The timer already set fires too late for this one.
         assert!(!alarm.set(Some(now), now));
     }
 }

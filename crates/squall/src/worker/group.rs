@@ -1,5 +1,5 @@
-//! The workers' sockets: one port, one socket for each worker, and whose datagrams go where while a
-//! worker is down.
+//! The workers' sockets: one port, one socket per worker, and where datagrams go while a worker is
+//! down.
 //!
 //! ```text
 //! all run        byte % n ──> socket of worker byte % n
@@ -9,8 +9,8 @@
 //!                moves the last into the gap
 //! ```
 //! So each socket is always at its worker's place in the group. Where the kernel does not steer by
-//! connection id, the socket of a worker that is down closes at once, and the kernel spreads what
-//! comes over the others.
+//! connection id, the socket of a worker that is down closes at once, and the kernel spreads the
+//! incoming datagrams over the others.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -39,13 +39,13 @@ impl SocketGroup {
     /// Binds a socket for each worker, all on one port, with datagrams steered to the right one.
     ///
     /// # Errors
-    /// Those of [`Socket::bind`].
+    /// As [`Socket::bind`].
     pub(crate) fn bind(addr: SocketAddr, options: &Options, workers: usize) -> io::Result<Self> {
         let sharing = sharing(options);
         let alone = workers == 1;
-        // The first socket binds exclusively if that is what was asked for, so that a port in use
-        // is reported, and so that no other endpoint's socket comes among ours, which the kernel
-        // distinguishes by number. Only Linux is known to allow SO_REUSEPORT after bind.
+        // The first socket binds exclusively if requested, so that a port in use is reported, and
+        // so that no other endpoint's socket comes among ours, which the kernel distinguishes by
+        // number. Only Linux is known to allow SO_REUSEPORT after bind.
         let first = if alone || cfg!(target_os = "linux") {
             let first = Socket::bind(addr, options)?;
             if !alone {
@@ -66,7 +66,7 @@ impl SocketGroup {
     /// Takes over bound sockets, one for each worker.
     ///
     /// # Errors
-    /// There is none, they are bound to different addresses, or those of [`Socket::adopt`].
+    /// There is none, they are bound to different addresses, or as [`Socket::adopt`].
     pub(crate) fn adopt(
         sockets: impl IntoIterator<Item = UdpSocket>,
         options: &Options,
@@ -87,10 +87,10 @@ impl SocketGroup {
         Ok(Self::new(first, sockets))
     }
 
-    /// Something else that carries datagrams, for one worker.
+    /// A carrier of datagrams other than a UDP socket, for one worker.
     ///
     /// # Errors
-    /// It does not know its address.
+    /// The carrier does not know its address.
     pub(crate) fn carried_by(socket: Arc<dyn DatagramSocket>) -> io::Result<Self> {
         let address = socket.local_addr()?;
         Ok(Self::new(address, vec![Socket::carried_by(socket)]))
@@ -108,7 +108,7 @@ impl SocketGroup {
         group
     }
 
-    /// The address of all.
+    /// The address of all sockets.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -135,7 +135,7 @@ impl SocketGroup {
         if let Some(member) = self.members.get_mut(worker) {
             member.runs = false;
         }
-        // One that is alone keeps its port for the worker that takes its place.
+        // A worker that is alone keeps its port for its successor.
         let alone = self.members.len() == 1;
         let carried = (self.sockets()).any(|socket| matches!(&**socket, Socket::Carrier(_)));
         let keeps_place = self.steer() || carried || alone && cfg!(target_os = "linux");
@@ -144,10 +144,10 @@ impl SocketGroup {
         }
     }
 
-    /// A new socket, at the place of a worker that is down.
+    /// A new socket, in the place of a worker that is down.
     ///
     /// # Errors
-    /// Those of [`Socket::bind`]; the worker's place is then as it was.
+    /// As [`Socket::bind`]; the worker's place is then unchanged.
     pub(crate) fn replace(&mut self, worker: usize, options: &Options) -> io::Result<Arc<Socket>> {
         let alone = self.members.len() == 1;
         let address = self.address;
@@ -181,7 +181,7 @@ impl SocketGroup {
         self.steer();
     }
 
-    /// Makes the kernel steer around the workers that are down; returns whether it does.
+    /// Makes the kernel steer around the workers that are down; returns whether it can.
     fn steer(&self) -> bool {
         let count = self.members.len();
         let stand_in = |worker: usize| {

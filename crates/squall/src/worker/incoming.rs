@@ -21,15 +21,15 @@ use super::ended::endpoint_closed;
 use super::offer::{AttemptKey, HeldRun, Offer};
 use super::shared::Handle;
 
-/// Runs that wait for the decision on the attempt that they belong to.
+/// Runs that wait for a decision on their attempt.
 pub(super) struct Held {
     /// An entry for every undecided attempt.
     by_attempt: HashMap<AttemptKey, HeldOfOne>,
-    /// Bytes of all, but for the first datagram of each attempt.
+    /// Bytes of all runs, except for the first datagram of each attempt.
     bytes: usize,
-    /// How many there may be.
+    /// The limit of `bytes`.
     limit: usize,
-    /// How many of them may be of one attempt.
+    /// The part of the limit that one attempt may take.
     limit_of_one: usize,
 }
 
@@ -37,12 +37,12 @@ pub(super) struct Held {
 #[derive(Default)]
 struct HeldOfOne {
     runs: Vec<HeldRun>,
-    /// Bytes of `runs`, and of the run in the offer but for its first datagram.
+    /// Bytes of `runs`, and of the run in the offer except for its first datagram.
     bytes: usize,
 }
 
 impl Held {
-    /// Nothing yet, and how many bytes there may be: in all, and for one attempt.
+    /// Empty, with limits in bytes: in all, and for one attempt.
     pub(super) fn new(limit: usize, limit_of_one: usize) -> Self {
         Self {
             by_attempt: HashMap::new(),
@@ -52,7 +52,7 @@ impl Held {
         }
     }
 
-    /// How many more bytes may be held for an attempt that has `bytes`.
+    /// How many more bytes may be held for an attempt that already holds `bytes`.
     fn room(&self, bytes: usize) -> usize {
         let (of_one, all) = (self.limit_of_one, self.limit);
         of_one
@@ -60,8 +60,8 @@ impl Held {
             .min(all.saturating_sub(self.bytes))
     }
 
-    /// How many bytes of the run that begins an attempt are kept besides its first datagram: the
-    /// datagrams that there is room for.
+    /// How many bytes of an attempt's first run are kept besides its first datagram: as many
+    /// datagrams as there is room for.
     fn room_for_first(&self, run: &DatagramBatch<'_>) -> usize {
         let segment = usize::from(run.segment_size).max(1);
         let (others, room) = (run.bytes.len().saturating_sub(segment), self.room(0));
@@ -77,7 +77,7 @@ impl Held {
         self.by_attempt.contains_key(key)
     }
 
-    /// An attempt begins, and its offer holds so many bytes besides its first datagram.
+    /// An attempt begins, and its offer holds this many bytes besides its first datagram.
     fn begin(&mut self, key: AttemptKey, bytes: usize) {
         let held = HeldOfOne {
             runs: Vec::new(),
@@ -87,7 +87,7 @@ impl Held {
         self.bytes += bytes;
     }
 
-    /// Keeps a run, if there is room.
+    /// Keeps a run if there is room.
     fn keep(&mut self, key: &AttemptKey, run: &DatagramBatch<'_>) {
         let len = run.bytes.len();
         let here = self.by_attempt.get(key).map_or(0, |held| held.bytes);
@@ -137,7 +137,7 @@ impl Worker {
         });
         match self.shared.common.offer(offer, &mut self.to_wake.direct) {
             Ok(()) => self.held.begin(key, more),
-            // As with a full listen(2) backlog: no answer, and the client tries again.
+            // As with a full listen(2) backlog: no answer, and the client retries.
             Err(_) => {
                 self.shared.counters.incoming_dropped.add(1);
                 self.reports.refused(path.remote, RefusalReason::QueueFull);
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// An attempt that begins with this many datagrams; returns the bytes of the offer's run.
+    /// Begins an attempt with this many datagrams; returns the bytes of the offer's run.
     fn begin(held: &mut Held, port: u16, datagrams: usize) -> usize {
         let mut bytes = vec![0; datagrams * 1200];
         let first = run(&mut bytes, 1200);
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(begin(&mut held, 2, 50), 5 * 1200);
         held.forget(&key(2));
         assert_eq!((held.bytes, held.by_attempt.len()), (0, 0));
-        // Of no attempt.
+        // Belongs to no attempt.
         held.keep(&key(2), &run(&mut [0; 10], 10));
         assert_eq!(held.bytes, 0);
         let mut nothing = Held::new(100_000, 0);

@@ -1,4 +1,4 @@
-//! A worker's part of what all workers count together, and what its endpoint learns of the rest.
+//! A worker's part of the counts shared by all workers, and what its endpoint learns of the rest.
 
 use squall_core::{ConnectionHandle, EndpointCounts, Time};
 
@@ -11,7 +11,7 @@ use super::totals::SharedMemory;
 /// A worker's part of [`SharedMemory`].
 #[derive(Debug, Default)]
 pub(super) struct OwnMemory {
-    /// What its connections take.
+    /// Memory that its connections take.
     bytes: i64,
     /// The part that has been published.
     published: i64,
@@ -28,18 +28,18 @@ impl OwnMemory {
         self.bytes += now as i64 - before as i64;
     }
 
-    /// What its connections take.
+    /// Memory that its connections take.
     pub(super) fn bytes(&self) -> u64 {
         u64::try_from(self.bytes).unwrap_or(0)
     }
 
-    /// Publishes the change; returns the sum of all workers.
+    /// Publishes the change; returns the sum over all workers.
     pub(super) fn publish(&mut self, all: &SharedMemory) -> usize {
         let gained = self.bytes - std::mem::replace(&mut self.published, self.bytes);
         all.add(gained)
     }
 
-    /// Withdraws the worker's connections, which are gone.
+    /// Subtracts the worker's connections, which are gone.
     pub(super) fn withdraw(&mut self, all: &SharedMemory) {
         self.bytes = 0;
         self.publish(all);
@@ -47,8 +47,8 @@ impl OwnMemory {
 }
 
 impl Worker {
-    /// Publishes what the endpoint counted since the last turn, and learns what all connections
-    /// take.
+    /// Publishes what the endpoint has counted since the last turn, and learns how much memory all
+    /// connections take.
     pub(super) fn publish_counts(&mut self) {
         if let Some(all) = &self.shared.common.memory {
             self.shared.counters.memory.set(self.memory.bytes());
@@ -66,8 +66,8 @@ impl Worker {
         }
     }
 
-    /// Learns what all connections take: those of other workers may have grown while this one
-    /// slept.
+    /// Learns how much memory all connections take: those of other workers may have grown while
+    /// this one slept.
     pub(super) fn learn_memory(&mut self) {
         if let Some(all) = &self.shared.common.memory {
             self.endpoint.set_memory(all.add(0));
@@ -75,7 +75,7 @@ impl Worker {
     }
 }
 
-/// Passes a connection's events to the endpoint, and refuses the connection if the endpoint decides
+/// Passes a connection's events to the endpoint, and refuses the connection if the endpoint says
 /// so.
 pub(super) fn apply_endpoint_events(
     endpoint: &mut squall_core::Endpoint,

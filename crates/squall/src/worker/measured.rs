@@ -1,4 +1,4 @@
-//! What a measured connection has, and how many there are; see `calls`.
+//! The state of a measured connection, and how many there are; see `calls`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

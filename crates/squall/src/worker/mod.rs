@@ -13,7 +13,7 @@
 //!                      under bulk data a nap comes first (see `coalescing`)
 //! ```
 //! The clock is read once a turn. Applications' handles and other workers call in only through
-//! `shared`. What all workers of an endpoint share is in `common`.
+//! `shared`. State common to all workers of an endpoint is in `common`.
 
 mod backoff;
 mod calls;
@@ -82,15 +82,15 @@ use crate::socket::{Readable, Socket};
 
 /// Bytes of one message: the largest GRO bundle.
 const MESSAGE_BYTES: usize = 65_536;
-/// Messages of one flush: most of them small ones, for a full flush holds `SEND_BYTES`.
+/// Messages of one flush: most of them are small, for a full flush holds `SEND_BYTES`.
 const SEND_MESSAGES: usize = 32;
 /// Bytes sealed before they are flushed, so that the kernel copies them out of the level-2 cache.
 const SEND_BYTES: usize = 4 * MESSAGE_BYTES;
 const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
 
-/// Handshakes that a worker begins in one turn, at most. Each takes it some 80 µs, and each brings
-/// packets that have to be received in later turns (decision 49). While answers wait in the socket,
-/// a client begins one.
+/// Most handshakes that a worker begins in one turn. Each takes it some 80 µs, and each brings
+/// packets that later turns have to receive (decision 49). While answers wait in the socket, a
+/// client begins one.
 const STARTS: usize = 8;
 
 /// Other connections alone delay a timer by less than this.
@@ -107,19 +107,19 @@ pub(crate) struct Worker {
     /// Counts the sockets that were replaced.
     replaced: u32,
     endpoint: squall_core::Endpoint,
-    /// By handle: small and dense. Empty where the endpoint has only the ids of one that has ended.
+    /// By handle: small and dense. `None` where only the ids of an ended connection are left.
     connections: Vec<Option<Arc<ConnectionShared>>>,
     /// By handle: what is left of connections that this end has closed.
     closed: HashMap<usize, Closing>,
     count: usize,
     wheel: TimerWheel,
     send: SendBatch,
-    /// What several connections send to one address.
+    /// How much several connections send to one address.
     together: Together,
     /// Connections with something to send, in turn; `queued` is set in each.
     ready: VecDeque<Arc<ConnectionShared>>,
     inbox: Inbox,
-    /// Commands that begin handshakes, and what must not overtake them.
+    /// Commands that begin handshakes, and those that must not overtake them.
     starts: VecDeque<Command>,
     forwarded: Vec<HeldRun>,
     held: Held,
@@ -135,19 +135,18 @@ pub(crate) struct Worker {
     /// Consecutive false reports of room, and when to ask for the next.
     false_room: u32,
     ask_for_room_at: Time,
-    /// Receiving fails: when to try again.
+    /// When to try again while receiving fails.
     backoff: ReceiveBackoff,
     /// Naps between receive calls.
     coalescing: Coalescing,
     memory: OwnMemory,
-    /// What the endpoint had counted when it was last published.
+    /// The endpoint's counts when last published.
     published: EndpointCounts,
-    /// Unknown errors of sends that a warning has covered.
+    /// Unknown send errors that a warning has covered.
     warned_of: u64,
-    /// Clients' connections that an application has moved to an address of its choice.
+    /// Client connections that an application has moved to an address of its choice.
     pinned: HashSet<usize>,
-    /// Why the worker ends, for the connections that end with it; empty: it panicked, or its
-    /// runtime has shut down.
+    /// Why the worker ends, for its connections. Empty: it panicked, or its runtime has shut down.
     end: String,
     /// The receive call did not empty the socket.
     more_to_receive: bool,
@@ -155,7 +154,7 @@ pub(crate) struct Worker {
     put_off: VecDeque<(Time, usize)>,
     /// Connections that are still to move to the socket.
     moving: Moving,
-    /// No new connections.
+    /// Whether new connections are refused.
     closing: bool,
     detached: bool,
 }
@@ -222,8 +221,8 @@ impl Worker {
 
     // ---- time out ------------------------------------------------------------------------------
 
-    /// Whether a timer is so late that something kept the worker from its turn, such as a task that
-    /// blocked. The runtime may not have looked at the socket since.
+    /// Whether a timer is so late that something, such as a blocking task, kept the worker from its
+    /// turn. The runtime may not have polled the socket since.
     fn is_late(&self) -> bool {
         (self.wheel.next()).is_some_and(|due| self.now - due > LATE)
     }
@@ -233,7 +232,7 @@ impl Worker {
         let mut due = std::mem::take(&mut self.due);
         self.wheel.expire(self.now, &mut due);
         // Once the socket is empty, those that still wait are due. One that has been put off for
-        // the longest time is in the wheel.
+        // the longest allowed time is in the wheel.
         while let Some((until, index)) = self.put_off.front().copied()
             && (until <= self.now || !self.more_to_receive)
         {
@@ -276,8 +275,8 @@ impl Worker {
 
     // ---- commands ------------------------------------------------------------------------------
 
-    /// Takes what applications put into the inbox. Handshakes that are not begun in this turn keep
-    /// their order.
+    /// Takes the commands that applications put into the inbox. Handshakes not begun in this turn
+    /// keep their order.
     fn take_inbox(&mut self, stages: &mut Stages) {
         let mut inbox = std::mem::take(&mut self.inbox);
         self.shared.take_inbox(&mut inbox);
@@ -417,8 +416,7 @@ impl Worker {
         }
     }
 
-    /// Goes on with another socket. What was not sent through the old one is lost, as it might be
-    /// on the way.
+    /// Continues with another socket. Data not sent through the old one is lost, as if on the way.
     fn rebind(&mut self, readable: Readable) {
         self.socket = Arc::clone(readable.get_ref());
         self.shared.set_socket(Arc::clone(&self.socket));
@@ -431,7 +429,7 @@ impl Worker {
         self.moving.begin(self.now, self.connections.len());
     }
 
-    /// Refuses attempts that were not taken, and all new ones.
+    /// Refuses attempts that nobody took, and all new ones.
     fn let_nobody_in(&mut self) {
         self.closing = true;
         for offer in self.shared.common.close_accept(self.shared.index) {
@@ -439,8 +437,8 @@ impl Worker {
         }
     }
 
-    /// Wakes the tasks collected during the turn; returns whether some of them run where the worker
-    /// does.
+    /// Wakes the tasks collected during the turn; returns whether some of them run on the worker's
+    /// runtime.
     fn wake_tasks(&mut self) -> bool {
         let (direct, all) = self.to_wake.wake();
         self.shared.counters.wakeups.add(all as u64);
@@ -485,7 +483,7 @@ impl Drop for Worker {
         self.to_wake.wake();
         self.report();
         if cut_off {
-            // Who reports other ends is a task there too.
+            // The task that reports other ends runs there too, and is gone.
             self.shared.on_end(WorkerEnd {
                 worker: self.shared.index,
                 reason: WorkerEndReason::RuntimeShutDown,

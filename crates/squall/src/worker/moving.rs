@@ -2,8 +2,8 @@
 //!
 //! A move takes a client some 10 µs and a datagram of 1,200 bytes. Tens of thousands at once would
 //! keep the worker from everything else for a second and overrun the server's socket, and all that
-//! are lost there would be repeated at the same time. A connection that has something to send does
-//! not wait for its turn.
+//! are lost there would be repeated at the same time. A connection with something to send does not
+//! wait for its turn.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) struct Moving {
 }
 
 impl Moving {
-    /// All `len` connections are to move. Those that were to move before are not put off by that.
+    /// All `len` connections are to move. Those already waiting to move are not delayed by that.
     pub(super) fn begin(&mut self, now: Time, len: usize) {
         if self.left == 0 {
             self.due = now;
@@ -42,7 +42,7 @@ impl Moving {
         (self.left > 0).then_some(self.due)
     }
 
-    /// The next of `len` indices, while a step is due in which `moved` connections have moved.
+    /// The next of `len` indices, if a step is due in which `moved` connections have moved.
     fn take(&mut self, now: Time, len: usize, moved: usize) -> Option<usize> {
         if self.left == 0 || now < self.due {
             return None;
@@ -72,7 +72,7 @@ impl Worker {
         }
     }
 
-    /// Moves a connection that is about to send to the worker's socket, unless it is there.
+    /// Moves a connection that is about to send to the worker's socket, unless it is already there.
     pub(super) fn move_to_socket(&self, state: &mut State) {
         if std::mem::replace(&mut state.moved_to, self.replaced) == self.replaced {
             return;
@@ -81,7 +81,7 @@ impl Worker {
             local: None,
             ..state.core.path()
         };
-        // A connection that cannot migrate yet, or is a server's, goes on all the same: its peer
+        // A connection that cannot migrate yet, or is a server's, continues all the same: its peer
         // sees the new address.
         let _ = state.core.migrate(self.now, path, Move::AtOnce);
         state.core.ping();
@@ -128,7 +128,7 @@ mod tests {
             now += STEP;
         }
         assert_eq!(seen.len(), 100);
-        // There are fewer now.
+        // There are fewer connections now.
         moving.begin(now, 40);
         while let Some(due) = moving.due() {
             assert!(step(&mut moving, due, 40).iter().all(|index| *index < 40));

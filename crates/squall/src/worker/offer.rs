@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use squall_wire::{ConnectionId, DatagramBatch, Ecn, Path};
 
-/// Names an attempt: where it comes from, and the destination id of its packets.
+/// Identifies an attempt: where it comes from, and the destination id of its packets.
 pub(crate) type AttemptKey = (SocketAddr, ConnectionId);
 
 /// A copied run of datagrams: the receive buffer is reused at once.
@@ -22,7 +22,7 @@ impl HeldRun {
         Self::beginning_of(run, run.bytes.len())
     }
 
-    /// A copy of its first bytes, or of all if it has less.
+    /// A copy of its first `len` bytes, or of all if it is shorter.
     pub(crate) fn beginning_of(run: &DatagramBatch<'_>, len: usize) -> Self {
         Self {
             path: run.path,
@@ -32,7 +32,7 @@ impl HeldRun {
         }
     }
 
-    /// The run, as it came.
+    /// The run, as it arrived.
     pub(crate) fn batch(&mut self) -> DatagramBatch<'_> {
         DatagramBatch {
             path: self.path,
@@ -43,18 +43,18 @@ impl HeldRun {
     }
 }
 
-/// A connection attempt that waits for the application's decision, with the datagrams that made it.
+/// A connection attempt that waits for the application's decision, with its datagrams.
 pub(crate) struct Offer {
-    /// The worker that it came to, and that the connection will live on.
+    /// The worker at which it arrived, and on which the connection will live.
     pub(crate) worker: usize,
-    /// Which run of the worker: after a restart it knows nothing of attempts from before.
+    /// Which life of the worker: after a restart it knows nothing of earlier attempts.
     pub(crate) life: u32,
     pub(crate) incoming: squall_core::Incoming,
     pub(crate) run: HeldRun,
 }
 
 impl Offer {
-    /// Which attempt it is about.
+    /// The attempt's key.
     pub(crate) fn key(&self) -> AttemptKey {
         (self.run.path.remote, self.incoming.destination_id())
     }

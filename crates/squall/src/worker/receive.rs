@@ -1,4 +1,4 @@
-//! The first half of a turn: what the socket brings goes to its connections.
+//! The first half of a turn: received datagrams go to their connections.
 //!
 //! ```text
 //! recvmmsg ─> bundles ─ cut ─> runs ─ route ─> connection: one lock, one call
@@ -19,20 +19,20 @@ use super::limits::apply_endpoint_events;
 use super::offer::HeldRun;
 use super::{MESSAGE_BYTES, Worker, WorkerEndReason, lock};
 
-/// Messages of one receive call, at most.
+/// The most messages of one receive call.
 pub(super) const RECV_MESSAGES: usize = 16;
-/// Bytes of one receive call, about: together with the data made from them they fit the level-2
-/// cache.
+/// Roughly the bytes of one receive call: together with the data made from them they fit the
+/// level-2 cache.
 pub(super) const RECV_BYTES: usize = 2 * MESSAGE_BYTES;
-/// Runs of one receive call, about. If each belongs to another connection, the state of all these
-/// stays in the level-2 cache from when they receive until they send (decision 48).
+/// Roughly the runs of one receive call. If each belongs to another connection, the state of all
+/// these connections stays in the level-2 cache from receiving to sending (decision 48).
 const RECV_RUNS: usize = 64;
-/// Runs that are routed before the first of them is delivered, at most.
+/// The most runs routed before the first of them is delivered.
 const ROUTED_RUNS: usize = 16;
-/// Connections with something to send that do not wait for another receive call.
+/// With this many connections ready to send, there is no wait for another receive call.
 const WAITING_CONNECTIONS: usize = RECV_RUNS / 2;
 
-/// Runs of connections that are still to be delivered, in order.
+/// Runs still to be delivered to connections, in order.
 #[derive(Default)]
 struct Routed<'b> {
     runs: [Option<(ConnectionHandle, DatagramBatch<'b>)>; ROUTED_RUNS],
@@ -58,7 +58,7 @@ impl<'b> Routed<'b> {
 }
 
 impl Worker {
-    /// Receives what one call brings. Returns whether the socket was found empty.
+    /// Receives what one call returns. Returns whether the socket was found empty.
     pub(super) fn receive(
         &mut self,
         recv: &mut RecvBatch,
@@ -83,13 +83,13 @@ impl Worker {
         if let Some(messages) = (RECV_RUNS * recv.messages()).checked_div(runs) {
             recv.limit_next(messages);
         }
-        // What other workers forward has no part in this call.
+        // Datagrams forwarded by other workers have no part in this call.
         self.calls.received(None, || 0);
         self.more_to_receive = !recv.drained();
         Ok(!self.more_to_receive)
     }
 
-    /// Receiving failed, and not because there were no datagrams.
+    /// Receiving failed for a reason other than a lack of datagrams.
     fn on_receive_error(&mut self, error: std::io::Error) -> Result<(), WorkerEndReason> {
         if self.socket.is_fatal(&error) {
             return Err(WorkerEndReason::Socket(error));
@@ -107,8 +107,8 @@ impl Worker {
     /// Cuts bundles into runs and passes each on to where it belongs. Returns the number of those
     /// that belong to connections.
     ///
-    /// Several runs are routed before the first is delivered, so that it is known whose memory to
-    /// ask for ahead (decision 52).
+    /// Several runs are routed before the first is delivered, so that their memory can be
+    /// prefetched (decision 52).
     pub(super) fn dispatch<'b>(
         &mut self,
         bundles: impl Iterator<Item = DatagramBatch<'b>>,
@@ -139,8 +139,8 @@ impl Worker {
         runs
     }
 
-    /// Delivers routed runs. While one connection receives, the memory of the two behind it is on
-    /// its way to the caches: first the connection's own, then what that refers to.
+    /// Delivers routed runs. While one connection receives, the memory of the next two is on its
+    /// way to the caches: first the connection's own, then what that refers to.
     fn deliver_all(&mut self, routed: &mut Routed<'_>, stages: &mut Stages) {
         stages.mark(Stage::FrameParsing);
         if let Some(second) = routed.handle(1) {
@@ -198,8 +198,8 @@ impl Worker {
         }
     }
 
-    /// Asks for the memory of a connection that is next in line. Where there are thousands, none is
-    /// in the cache any more when its turn comes.
+    /// Prefetches the memory of a connection that is next in line. With thousands of connections,
+    /// none is still in the cache when its turn comes.
     pub(super) fn prefetch(&self, index: usize) {
         if let Some(Some(connection)) = self.connections.get(index) {
             connection.prefetch();
@@ -228,8 +228,8 @@ impl Worker {
         fate.add(1);
     }
 
-    /// Hands a run to its connection: one lock, one call, one look at its events. Nothing that the
-    /// connection refers to has been asked for if the run is the `first` of several.
+    /// Hands a run to its connection: one lock, one call, one look at its events. If the run is the
+    /// `first` of several, nothing that the connection refers to has been prefetched.
     pub(super) fn deliver(
         &mut self,
         handle: ConnectionHandle,
@@ -280,7 +280,7 @@ impl Worker {
         self.ready.len() >= WAITING_CONNECTIONS
     }
 
-    /// Says once more, if that is due, that this end has closed the connection.
+    /// Repeats, if that is due, that this end has closed the connection.
     fn answer_for_closed(&mut self, handle: ConnectionHandle, run: &DatagramBatch<'_>) {
         let Some(closing) = self.closed.get_mut(&handle.0) else {
             return;
@@ -292,7 +292,7 @@ impl Worker {
         }
     }
 
-    /// Sends one stateless datagram. If there is no room it is lost, as it might be on the way.
+    /// Sends one stateless datagram. If there is no room it is lost, as if on the way.
     pub(super) fn respond(&mut self, path: Path, datagram: &[u8]) {
         self.shared.counters.responses.add(1);
         if self.send.is_full() && !self.blocked {
@@ -346,14 +346,14 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(ENOKEY));
         let minutes = (worker.now - start).as_secs() / 60;
         assert_eq!(minutes, 10);
-        // Any call that works begins anew, though nothing was there.
+        // Any successful call resets the count, even if nothing was there.
         worker.socket.inject_recv_error(0);
         assert!(worker.receive(&mut recv, &mut stages).unwrap());
         assert_eq!(worker.backoff.retry_at(), None);
         worker.now += Duration::from_secs(6000);
         worker.socket.inject_recv_error(ENOKEY);
         assert!(!worker.receive(&mut recv, &mut stages).unwrap());
-        // A socket that is gone is not waited for.
+        // The worker does not wait for a socket that is gone.
         worker.socket.inject_recv_error(9);
         let end = worker.receive(&mut recv, &mut stages).unwrap_err();
         assert!(matches!(end, WorkerEndReason::Socket(_)), "{end}");
@@ -432,7 +432,7 @@ mod tests {
         send(2, DATAGRAMS, &ids);
         assert_eq!(receive(&mut worker), 1);
         assert_eq!(receive(&mut worker), 1);
-        // Messages of a datagram each have no more runs than fit.
+        // Messages of one datagram each have no more runs than fit.
         send(16, 1, &ids);
         let calls: Vec<usize> = (0..4).map(|_| receive(&mut worker)).collect();
         assert_eq!(calls, [1, 2, 4, 8]);
@@ -471,7 +471,7 @@ mod tests {
         assert!(weak.upgrade().is_none(), "its state is gone");
         assert_eq!((worker.count, worker.closed.len()), (1, 1));
 
-        // A datagram to the id that the client chose, which stands behind the server's.
+        // A datagram to the id that the client chose, which follows the server's.
         let id_at = 6 + usize::from(hello[5]);
         let id = &hello[id_at + 1..][..usize::from(hello[id_at])];
         let late = [&[0x40], id, &[0; 500]].concat();

@@ -1,5 +1,5 @@
-//! What stands between a worker and the tasks of a multi-thread runtime: one crossing a turn in
-//! each direction, however many tasks are concerned.
+//! The relay between a worker and the tasks of a multi-thread runtime: one crossing a turn in each
+//! direction, however many tasks are concerned.
 //!
 //! ```text
 //! worker ── tasks to wake, one list a turn ──> relay ──> task 1, task 2, task 3 ...
@@ -7,13 +7,13 @@
 //!                                                        something
 //! ```
 //! Waking another thread costs a system call and a context switch, more than a request does. Done
-//! once per task, it also breaks up the bundles: a thread that was woken by the first of many tasks
-//! runs at once and finds little to do. The relay is a task on the application's runtime. The
-//! worker wakes it with the whole list. It rings the doorbell when it is its turn again, behind all
-//! tasks that are ready there.
+//! once per task, it also breaks up the bundles: a thread woken by the first of many tasks runs at
+//! once and finds little to do. The relay is a task on the application's runtime. The worker wakes
+//! it with the whole list. It rings the doorbell on its next turn, after all tasks that are ready
+//! there.
 //!
 //! A task that computes for long before that turn delays the ring. The relay measures how long it
-//! waited; after a long wait, the next callers ring by themselves.
+//! waited; after a long wait, the next callers ring themselves.
 //!
 //! There is a relay only where a runtime's threads run whatever the application does: on a
 //! multi-thread runtime, not on a current-thread one, which stands still outside of `block_on`.
@@ -31,9 +31,9 @@ use tokio::runtime::{self, Handle, RuntimeFlavor};
 use super::let_tasks_run::let_tasks_run;
 use super::lock::lock;
 
-/// A relay that waited longer than this was in the way of work.
+/// A relay that waited longer than this was held up by other tasks.
 const SLOW: Duration = Duration::from_micros(200);
-/// How many callers ring by themselves after that, before the relay is tried again.
+/// How many callers then ring themselves before the relay is tried again.
 const DIRECT_AFTER_SLOW: u32 = 64;
 
 /// What a relay rings: a worker's doorbell.
@@ -73,7 +73,7 @@ impl OfThread {
 pub(super) struct Relay {
     runtime: runtime::Id,
     queue: Mutex<Queue>,
-    /// Callers that are still to ring by themselves.
+    /// How many callers still have to ring themselves.
     direct: AtomicU32,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Relay {
 struct Queue {
     wakers: VecDeque<Waker>,
     bells: Vec<Arc<dyn Bell>>,
-    /// Since when the first of them waits.
+    /// Since when the first of them has waited.
     since: Option<Instant>,
     task: Option<Waker>,
     /// The runtime has shut down.
@@ -104,7 +104,7 @@ impl Relay {
     }
 
     /// Has the relay of the calling thread's runtime ring this worker's doorbell soon; `false` if
-    /// there is none, or it is too slow now.
+    /// there is none, or if it is too slow at the moment.
     pub(super) fn ring(worker: Arc<dyn Bell>) -> bool {
         OF_THREAD
             .try_with(|of_thread| {
@@ -122,9 +122,9 @@ impl Relay {
             .unwrap_or(false)
     }
 
-    /// Stores the calling thread's relay, or that it has none.
+    /// Stores the calling thread's relay, or `None` if it has none.
     pub(super) fn store(place: &mut Option<Arc<Self>>) {
-        // Without the thread's storage the thread ends, and waits for nothing.
+        // If the thread's storage is gone, the thread is ending and waits for nothing.
         let _ = OF_THREAD.try_with(|of_thread| {
             let Ok(mut of_thread) = of_thread.try_borrow_mut() else {
                 return;
@@ -141,7 +141,7 @@ impl Relay {
         lock(&self.queue).gone
     }
 
-    /// Has the relay wake these tasks, all at once.
+    /// Has the relay wake all these tasks together.
     pub(super) fn wake_all(&self, wakers: &mut Vec<Waker>) {
         let mut queue = lock(&self.queue);
         if queue.gone {
@@ -157,7 +157,7 @@ impl Relay {
         }
     }
 
-    /// The bells are rung; the first has waited since then.
+    /// The bells have been rung; the first has waited since then.
     fn on_rung(&self, since: Option<Instant>) {
         if since.is_some_and(|since| since.elapsed() > SLOW) {
             self.direct.store(DIRECT_AFTER_SLOW, Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl Relay {
 
     /// The relay of the runtime whose task calls.
     fn find() -> Option<Arc<Self>> {
-        // What `block_on` drives is not such a task, and runs on a thread of its own.
+        // The future that `block_on` drives is not such a task, and runs on a thread of its own.
         tokio::task::try_id()?;
         let handle = Handle::try_current().ok()?;
         if handle.runtime_flavor() != RuntimeFlavor::MultiThread {
@@ -184,7 +184,7 @@ impl Relay {
         Some(relay)
     }
 
-    /// Takes over a ring; `false` if the caller has to ring.
+    /// Takes over a ring; `false` if the caller has to ring itself.
     fn push(&self, worker: Arc<dyn Bell>) -> Result<bool, Gone> {
         let direct = self.direct.load(Ordering::Relaxed);
         if direct > 0 {
@@ -240,7 +240,7 @@ impl Task {
             })
             .await;
             if !self.wakers.is_empty() {
-                // Wakes another thread before it finds a single task: see `to_wake`.
+                // Wakes another thread before that finds a single task: see `to_wake`.
                 let_tasks_run().await;
             }
             self.wake();
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn it_goes_behind_the_tasks_that_are_ready_before_it_wakes_others_too() {
-        /// Notes whether the task beside it ran before it is woken.
+        /// Notes whether the task spawned after it ran before it is woken.
         struct Woken(Arc<AtomicUsize>, AtomicUsize);
 
         impl Wake for Woken {
@@ -368,7 +368,7 @@ mod tests {
             let relay = Relay::find().unwrap();
             tokio::task::yield_now().await;
             relay.wake_all(&mut vec![waker]);
-            // The runtime runs the task that was spawned last before all others.
+            // The runtime runs the most recently spawned task before all others.
             let beside = tokio::spawn(async move { ran.store(1, Ordering::SeqCst) });
             tokio::spawn(async {}).await.unwrap();
             beside.await.unwrap();
@@ -388,14 +388,14 @@ mod tests {
         let waker = || Waker::from(Arc::clone(&woken));
         relay.wake_all(&mut vec![waker(), waker()]);
         assert!(relay.push(bell.clone()).is_ok_and(|taken| taken));
-        // Taken out, and not woken when another one panicked.
+        // Taken out, and not woken because another one panicked.
         task.wakers.push_back(waker());
         // What shutting down does to a task.
         drop(task);
         assert!(relay.is_gone());
         assert_eq!(woken.0.load(Ordering::SeqCst), 3);
         assert_eq!(bell.0.load(Ordering::SeqCst), 1);
-        // There is nobody left to do it.
+        // No task is left to do it.
         relay.wake_all(&mut vec![waker()]);
         assert_eq!(woken.0.load(Ordering::SeqCst), 4);
         assert!(relay.push(bell).is_err());

@@ -1,5 +1,5 @@
-//! Events on their way from connections, under their locks, to subscribers, who are called without
-//! any.
+//! Collects events from connections, under their locks, and passes them to subscribers, which are
+//! called without any lock.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::events::{ConnectionClosed, ConnectionInfo, DatagramsUnrouted, Report}
 
 /// What waits to be reported at the end of this part of the turn.
 pub(super) struct Reports {
-    /// Whether anybody listens.
+    /// Whether there are subscribers.
     on: bool,
     worker: usize,
     waiting: Vec<Report>,
-    /// What the worker had dropped at the last report.
+    /// What the worker had dropped by the last report.
     dropped: DatagramsUnrouted,
 }
 
@@ -43,7 +43,7 @@ impl Reports {
         self.waiting.push(Report::Started(info));
     }
 
-    /// Takes what a connection has gone through.
+    /// Takes a connection's events.
     #[inline]
     pub(super) fn collect(&mut self, state: &mut State) {
         if self.on {
@@ -72,7 +72,7 @@ impl Reports {
         }
     }
 
-    /// The connection ends with its worker, unless it had ended before.
+    /// The connection ends with its worker, unless it has already ended.
     pub(super) fn cut_off(&mut self, now: Time, state: &mut State, reason: &CloseReason) {
         if !self.on {
             return;
@@ -91,7 +91,7 @@ impl Reports {
         }
     }
 
-    /// An attempt was refused, and not by the core.
+    /// An attempt was refused, but not by the core.
     pub(super) fn refused(&mut self, remote: std::net::SocketAddr, reason: RefusalReason) {
         if self.on {
             let event = Refusal::new(remote, reason);
@@ -111,8 +111,8 @@ impl Reports {
 }
 
 impl Worker {
-    /// Collects what the endpoint has refused and dropped since the last turn. `counts`: what it
-    /// counted meanwhile.
+    /// Collects what the endpoint has refused and dropped since the last turn. `counts`: its counts
+    /// since then.
     pub(super) fn collect_unrouted(&mut self, counts: squall_core::EndpointCounts) {
         while let Some(mut event) = self.endpoint.poll_refusal() {
             if self.closing && event.reason == RefusalReason::Application {
@@ -141,7 +141,7 @@ impl Worker {
         }
     }
 
-    /// Calls the subscribers. No lock is held: not a connection's, and not that of the stages.
+    /// Calls the subscribers. No lock is held, neither a connection's nor that of the stages.
     pub(super) fn report(&mut self) {
         if self.reports.waiting.is_empty() {
             return;

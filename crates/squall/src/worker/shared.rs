@@ -1,16 +1,16 @@
 //! What a worker shares with the handles of applications and with other workers: an inbox and a
-//! doorbell, and each connection under a lock of its own. The two name each other: a connection
-//! knows its worker, the inbox holds connections.
+//! doorbell, and each connection under a lock of its own. The two refer to each other: a connection
+//! knows its worker, and the inbox holds connections.
 //!
 //! ```text
 //! application call ── changed a connection ──> inbox.ready ─┐
 //! connect, accept, close ───────────────────> inbox.commands┤── doorbell if asleep ─> its turn
 //! another worker ── has datagrams of ours ──> inbox.forwarded┘
 //! ```
-//! A worker that is awake looks into the inbox before it sleeps, so a doorbell then would be a
-//! wasted system call. Why none gets lost: the caller puts in, then looks whether the worker
-//! sleeps; the worker says that it sleeps, then looks into the inbox. Both go through the inbox's
-//! lock, so one of them sees the other.
+//! A worker that is awake looks into the inbox before it sleeps, so ringing then would be a wasted
+//! system call. No ring gets lost: the caller fills the inbox, then checks whether the worker
+//! sleeps; the worker marks itself asleep, then checks the inbox. Both go through the inbox's lock,
+//! so one of them sees the other.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -87,25 +87,25 @@ pub(crate) enum Command {
     Detach,
 }
 
-/// What came in since the worker's last turn.
+/// Work that arrived since the worker's last turn.
 #[derive(Default)]
 pub(crate) struct Inbox {
     /// Connections with something to send. Each at most once: its `queued` flag is set.
     pub(crate) ready: Vec<Arc<ConnectionShared>>,
     pub(crate) commands: Vec<Command>,
-    /// Datagrams of this worker's connections that came to another one.
+    /// Datagrams of this worker's connections that arrived at another one.
     pub(crate) forwarded: Vec<HeldRun>,
-    /// Their bytes.
+    /// The bytes of `forwarded`.
     forwarded_bytes: usize,
-    /// The worker is executing commands that it took out.
+    /// The worker is executing commands that it took from the inbox.
     executing: bool,
     /// The worker does not run: commands would never be read.
     dead: bool,
 }
 
 impl Inbox {
-    /// With room for the usual load: an inbox and the one that it is swapped with alternate, and
-    /// which of them would grow first is chance.
+    /// With room for the usual load: an inbox and the one that it is swapped with alternate, and it
+    /// is chance which of them would grow first.
     pub(crate) fn with_room() -> Self {
         Self {
             ready: Vec::with_capacity(64),
@@ -126,7 +126,7 @@ const NAPPING: u8 = 3;
 /// Sleeping and waking of the worker.
 #[derive(Default)]
 struct Doorbell {
-    /// One of the four above.
+    /// One of the four states above.
     state: AtomicU8,
     worker: Mutex<Option<Waker>>,
     /// The worker's own thread; `None` if it is a task of the application's runtime.
@@ -136,7 +136,7 @@ struct Doorbell {
 }
 
 impl Doorbell {
-    /// Goes from one state to another; `false` if it is in neither.
+    /// Changes from one state to another; `false` if it was in a different state.
     fn change(&self, from: u8, to: u8) -> bool {
         (self.state)
             .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
@@ -146,9 +146,9 @@ impl Doorbell {
 
 /// The worker's sockets, kept for their counters.
 struct Udp {
-    /// The one in use; `None` once the worker has ended.
+    /// The socket in use; `None` once the worker has ended.
     socket: Option<Arc<Socket>>,
-    /// What those before it counted.
+    /// The counts of earlier sockets.
     before: squall_udp::Stats,
 }
 
@@ -169,12 +169,12 @@ impl Udp {
 
 /// A worker as other threads see it.
 pub(crate) struct Shared {
-    /// Which of the endpoint's workers.
+    /// The worker's index in the endpoint.
     pub(crate) index: usize,
     pub(crate) common: Arc<Common>,
     pub(crate) clock: Clock,
     pub(crate) counters: WorkerCounters,
-    /// What the worker's endpoints counted. Locked at most once a turn.
+    /// The counts of the worker's endpoints. Locked at most once a turn.
     pub(crate) unrouted: Mutex<EndpointCounts>,
     /// Time by stage. The worker holds the lock through its turns, never while it sleeps.
     pub(crate) stages: Mutex<Stages>,
@@ -184,9 +184,9 @@ pub(crate) struct Shared {
     pub(crate) chunks: Mutex<ChunkPool>,
     /// Whether stages are timed.
     pub(crate) accounting: bool,
-    /// The worker is a task of the application's runtime, and has no thread of its own.
+    /// Whether the worker is a task of the application's runtime, without a thread of its own.
     on_runtime: bool,
-    /// The worker's thread, set as it starts.
+    /// The runtime of the worker's thread, set at the start.
     runtime: Mutex<Option<tokio::runtime::Handle>>,
     udp: Mutex<Udp>,
     inbox: Mutex<Inbox>,
@@ -258,7 +258,7 @@ impl Shared {
         self.command_to(self.life(), command)
     }
 
-    /// Sends a command about something from this run of the worker; `false` if that run is over.
+    /// Sends a command about something from this life of the worker; `false` if that life is over.
     pub(crate) fn command_to(&self, life: u32, command: Command) -> bool {
         let mut inbox = lock(&self.inbox);
         if inbox.dead || self.life() != life {
@@ -295,12 +295,12 @@ impl Shared {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// What the worker has counted.
+    /// The worker's counters.
     pub(crate) fn stats(&self) -> EndpointStats {
         self.counters.read(*lock(&self.unrouted), self.udp_stats())
     }
 
-    /// What the worker's sockets counted.
+    /// The counters of the worker's sockets.
     fn udp_stats(&self) -> squall_udp::Stats {
         lock(&self.udp).stats()
     }
@@ -319,12 +319,12 @@ impl Shared {
         }
     }
 
-    /// Wakes the worker once the caller's runtime has run what is ready there.
+    /// Wakes the worker once the caller's runtime has run the tasks that are ready there.
     fn ring_soon(self: &Arc<Self>) {
         let state = &self.doorbell.state;
         match state.load(Ordering::SeqCst) {
             AWAKE | RELAYED => {}
-            // A relay would not know how long the nap still takes.
+            // A relay would not know how much longer the nap takes.
             NAPPING => self.ring_now(),
             // The worker is a task, on a runtime that has its own way to wake it.
             _ if self.on_runtime => self.ring_now(),
@@ -340,7 +340,7 @@ impl Shared {
         }
     }
 
-    /// Whether the worker is a task beside those of the application.
+    /// Whether the worker is a task on the application's runtime.
     pub(super) fn on_shared_runtime(&self) -> bool {
         self.on_runtime
     }
@@ -354,8 +354,7 @@ impl Shared {
 
     // ---- from other workers --------------------------------------------------------------------
 
-    /// Takes over datagrams of this worker's connections; `false` when too many of them wait
-    /// already.
+    /// Takes over datagrams of this worker's connections; `false` if too many are already waiting.
     pub(crate) fn forward(&self, run: HeldRun) -> bool {
         let mut inbox = lock(&self.inbox);
         let bytes = inbox.forwarded_bytes + run.bytes.len();
@@ -388,7 +387,7 @@ impl Shared {
         self.common.on_worker_start();
     }
 
-    /// A connection goes on without its qlog. This may come up wherever a connection is dropped
+    /// A connection continues without its qlog. This may happen wherever a connection is dropped
     /// last, not only on the worker.
     pub(crate) fn on_qlog_error(&self, name: &str, error: &std::io::Error) {
         self.counters.qlogs_failed.add_from_anywhere();
@@ -397,7 +396,7 @@ impl Shared {
         }
     }
 
-    /// Calls the subscribers. A panic of theirs is counted and logged.
+    /// Calls the subscribers. If one panics, that is counted and logged.
     pub(super) fn report(&self, report: &Report) {
         for message in self.common.events.call(&|events| report.tell(events)) {
             self.counters.event_panics.add_from_anywhere();
@@ -407,7 +406,7 @@ impl Shared {
         }
     }
 
-    /// The worker ended early: subscribers and the application are informed.
+    /// The worker ended early: informs subscribers and the application.
     pub(super) fn on_end(&self, end: WorkerEnd) {
         self.counters.worker_ends.add(1);
         self.report(&Report::WorkerEnded(WorkerEnded {
@@ -423,7 +422,7 @@ impl Shared {
         lock(&self.udp).replace(Some(socket));
     }
 
-    /// Takes what came in. The vectors of `into` are empty and lend their memory. Commands count as
+    /// Takes the contents. The vectors of `into` are empty and lend their memory. Commands count as
     /// being executed until [`commands_done`](Self::commands_done).
     pub(crate) fn take_inbox(&self, into: &mut Inbox) {
         let mut inbox = lock(&self.inbox);
@@ -441,7 +440,7 @@ impl Shared {
         }
     }
 
-    /// All commands returned by `take_inbox` were executed.
+    /// All commands returned by `take_inbox` have been executed.
     pub(crate) fn commands_done(&self) {
         lock(&self.inbox).executing = false;
         if self.counters.connections.get() == 0 {
@@ -450,7 +449,7 @@ impl Shared {
     }
 
     /// Records that the worker sleeps from now on, to be woken through `waker`; `false` if it must
-    /// not, because something came in.
+    /// not sleep because something has arrived.
     pub(crate) fn fall_asleep(&self, waker: &Waker) -> bool {
         let mut worker = lock(&self.doorbell.worker);
         if !worker.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -477,14 +476,14 @@ impl Shared {
         *lock(&self.doorbell.thread) = Some(thread);
     }
 
-    /// The worker is about to sleep: its thread shall nap for so long before it looks for something
-    /// to do. Zero: not at all.
+    /// The worker is about to sleep: its thread is to nap for this long before it looks for
+    /// something to do. Zero: not at all.
     pub(super) fn nap_next(&self, nap: Duration) {
         let nap_ns = u64::try_from(nap.as_nanos()).unwrap_or(u64::MAX);
         self.doorbell.nap_ns.store(nap_ns, Ordering::Relaxed);
     }
 
-    /// Naps, on the worker's own thread, unless there is something in the inbox. Ends when the bell
+    /// Naps, on the worker's own thread, unless the inbox holds something. Ends when the bell
     /// rings.
     pub(super) fn nap(&self) {
         let nap_ns = self.doorbell.nap_ns.swap(0, Ordering::Relaxed);
@@ -535,8 +534,8 @@ impl Bell for Shared {
     }
 }
 
-/// A connection as the worker and the application's handles share it. Its lock is taken once a run
-/// received, once a round of transmission and once an application call.
+/// A connection as shared by the worker and the application's handles. Its lock is taken once per
+/// received run, per round of transmission and per application call.
 pub(crate) struct ConnectionShared {
     pub(crate) handle: ConnectionHandle,
     pub(crate) worker: Arc<Shared>,
@@ -544,7 +543,7 @@ pub(crate) struct ConnectionShared {
 }
 
 impl ConnectionShared {
-    /// Bytes that one takes in addition to its state in the core.
+    /// Bytes that a connection takes in addition to its state in the core.
     pub(super) const OWN_BYTES: usize = size_of::<Self>() - size_of::<squall_core::Connection>();
 
     pub(crate) fn new(
@@ -563,14 +562,14 @@ impl ConnectionShared {
         lock(&self.state)
     }
 
-    /// Asks for the state's memory, which is about to be needed.
+    /// Prefetches the state, which is about to be needed.
     #[inline]
     pub(super) fn prefetch(&self) {
         squall_core::prefetch(&self.state);
     }
 
     /// Runs an application's call, and queues the connection if the call left something to send.
-    /// Transmission is the worker's next turn, so that several calls fill a bundle together.
+    /// The worker's next turn transmits, so that several calls fill a bundle together.
     pub(crate) fn call<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
         let result = f(&mut state);
@@ -653,7 +652,7 @@ impl<C: Deref<Target = ConnectionShared>> Place<C> {
         state.settle(self.line, &mut self.ticket, result, waker)
     }
 
-    /// Waits until `poll`, which only looks, is ready.
+    /// Waits until `poll`, which changes nothing, is ready.
     pub(crate) fn poll<R>(
         &mut self,
         cx: &Context<'_>,
@@ -746,7 +745,7 @@ mod tests {
         shared.nap_next(LONG);
         // Awake: something came in between.
         shared.nap();
-        // The nap that was meant is over.
+        // The intended nap is over.
         assert!(shared.fall_asleep(Waker::noop()));
         shared.nap();
         assert_eq!(shared.counters.naps.get(), 0);

@@ -16,14 +16,14 @@ use super::to_wake::ToWake;
 use crate::socket::{self, Socket};
 use crate::sys;
 
-/// What a worker begins with.
+/// What a worker starts with.
 pub(crate) struct Start {
     pub(crate) shared: Arc<Shared>,
     /// All workers of the endpoint, by index.
     pub(crate) workers: Arc<[Arc<Shared>]>,
     pub(crate) socket: Arc<Socket>,
     pub(crate) endpoint: squall_core::Endpoint,
-    /// Whether to watch for changes of the machine's addresses, for clients' connections.
+    /// Whether to watch for changes of the machine's addresses, for client connections.
     pub(crate) watch_addresses: bool,
 }
 
@@ -66,13 +66,13 @@ impl Start {
         Ok(())
     }
 
-    /// Spawns the worker; the future that is returned reports its end. A task of its own, and not
-    /// the future that `block_on` drives: the worker is then scheduled like the applications'
-    /// tasks. Whatever ends it, its state is dropped, which wakes all waiting tasks.
+    /// Spawns the worker; the returned future reports its end. The worker is a task of its own,
+    /// rather than the future that `block_on` drives, so that it is scheduled like the
+    /// applications' tasks. Whatever ends it, its state is dropped, which wakes all waiting tasks.
     fn spawn(self, runtime: &Handle) -> io::Result<impl Future<Output = ()> + Send + use<>> {
         let entered = runtime.enter();
         let fd = socket::readable(Arc::clone(&self.socket))?;
-        // A client finds out without it too, but later.
+        // A client would find out without this, but later.
         let addresses = (self.watch_addresses)
             .then(sys::AddressWatch::new)
             .flatten();
@@ -95,7 +95,7 @@ impl Start {
                 Ok(Err(reason)) => reason,
                 Err(error) => match error.try_into_panic() {
                     Ok(payload) => WorkerEndReason::of_panic(payload.as_ref()),
-                    // The runtime shuts down; nothing runs there any more.
+                    // The runtime is shutting down; nothing runs there any more.
                     Err(_) => return,
                 },
             };
@@ -108,8 +108,8 @@ impl Start {
     }
 }
 
-/// The worker thread's preparations: its CPU and its runtime. With accounting, time in which the
-/// thread is parked is counted separately.
+/// Prepares the worker thread: its CPU and its runtime. With accounting, time in which the thread
+/// is parked is counted separately.
 fn prepare(cpu: Option<usize>, shared: &Arc<Shared>) -> io::Result<Runtime> {
     if let Some(cpu) = cpu {
         sys::pin_to_cpu(cpu)?;
@@ -117,14 +117,14 @@ fn prepare(cpu: Option<usize>, shared: &Arc<Shared>) -> io::Result<Runtime> {
     shared.set_thread(std::thread::current());
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_io().enable_time();
-    // They have a handle of the runtime, which has these functions.
+    // Weak: `Shared` holds a handle of the runtime, which holds these functions.
     let (parked, unparked) = (Arc::downgrade(shared), Arc::downgrade(shared));
     builder.on_thread_park(move || {
         if let Some(shared) = parked.upgrade() {
             if shared.accounting {
                 lock(&shared.stages).wait_begins(Stage::Runtime);
             }
-            // No task is ready. The runtime looks at its sockets and timers afterwards.
+            // No task is ready. The runtime polls its sockets and timers afterwards.
             shared.nap();
         }
     });

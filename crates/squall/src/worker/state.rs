@@ -1,5 +1,5 @@
 //! A connection's state under its lock: the core's connection, and the tasks that wait for
-//! something of it.
+//! something on it.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
@@ -15,7 +15,7 @@ use super::waiters::{Ticket, Waiters};
 /// A connection without streams keeps room for this many.
 const KEPT_STREAMS: usize = 16;
 
-/// How the sending part of a stream came to its end.
+/// How the sending part of a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendEnd {
     /// The peer has acknowledged everything.
@@ -34,11 +34,11 @@ pub(crate) struct StreamWaiters {
     /// Futures that wait for the end of the sending part; there is seldom one.
     ended: Option<Box<Waiters>>,
     pub(crate) send_end: Option<SendEnd>,
-    /// Halves, and futures that wait for the end, that the application holds.
+    /// Number of halves, and of futures that wait for the end, that the application holds.
     holders: u32,
 }
 
-/// What tasks wait for that concerns the whole connection.
+/// What tasks wait for on the connection as a whole.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Line {
     /// The handshake, the answer to early data, or the end.
@@ -83,14 +83,14 @@ pub(crate) struct State {
     /// Queued for transmission, by the application or the worker.
     pub(crate) queued: bool,
     /// The last round of transmission ended with something left to send: the congestion window or
-    /// the pacer holds it back, and nothing that an application does can change that. An
-    /// acknowledgement or a timer will.
+    /// the pacer holds it back, and nothing that an application does can change that. Only an
+    /// acknowledgement or a timer can.
     pub(crate) stalled: bool,
-    /// The worker's socket that it has moved to, by how many were replaced before.
+    /// The worker's socket that it has moved to, as the number of sockets replaced before.
     pub(super) moved_to: u32,
-    /// Bytes of memory that the worker knows the connection to take.
+    /// Bytes of memory that the worker has counted for the connection.
     pub(crate) memory: usize,
-    /// Numbers the endpoint's connections, for events; 0 if nobody listens.
+    /// The connection's number in the endpoint, for events; 0 if nobody subscribes.
     pub(super) number: u64,
     /// When it began, for events.
     pub(super) begun: Time,
@@ -99,23 +99,23 @@ pub(crate) struct State {
     pub(crate) connected: bool,
     /// What the handshake negotiates is known.
     pub(crate) handshake_data: bool,
-    /// A task waits for that.
+    /// Whether a task waits for that.
     pub(crate) handshake_data_awaited: bool,
-    /// Whether the server took a client's early data; `None`: not known yet.
+    /// Whether the server accepted a client's early data; `None`: not known yet.
     pub(crate) early_data: Option<bool>,
     pub(crate) closed: Option<CloseReason>,
-    /// The tasks that wait for something of the whole connection, by [`Line`].
+    /// The tasks that wait for something on the whole connection, by [`Line`].
     lines: [Waiters; Line::COUNT],
-    /// How the last move to another path went.
+    /// The outcome of the last move to another path.
     pub(crate) moved: Option<(Path, bool)>,
     streams: StreamMap<StreamWaiters>,
-    /// The time that the connection takes, if that is or was measured.
+    /// The time that the connection takes, if it is or was measured.
     pub(super) measured: Option<Box<Measured>>,
-    /// What wakes the tasks that wait, if the last one to wait runs on a multi-thread runtime.
+    /// The relay that wakes waiting tasks, if the last to wait is on a multi-thread runtime.
     pub(super) relay: Option<Arc<Relay>>,
 }
 
-/// Stores a waker in a slot, unless an equivalent one is there.
+/// Stores a waker in a slot, unless it holds an equivalent one.
 pub(crate) fn register(slot: &mut Option<Waker>, waker: &Waker) {
     if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
         *slot = Some(waker.clone());
@@ -146,7 +146,7 @@ impl State {
         }
     }
 
-    /// Bytes of memory that the core's connection and the lists of waiting tasks take, about.
+    /// Roughly the bytes of memory that the core's connection and the lists of waiting tasks take.
     pub(super) fn memory_in_use(&self) -> usize {
         self.core.memory() + self.streams.capacity() * size_of::<StreamWaiters>()
     }
@@ -171,7 +171,7 @@ impl State {
         }
     }
 
-    /// Takes the core's events and collects the tasks to wake: once a stream, whatever a run
+    /// Takes the core's events and collects the tasks to wake: once per stream, however much a run
     /// brought for it.
     pub(crate) fn take_events(&mut self, wakers: &mut Vec<Waker>) {
         while let Some(event) = self.core.poll_event() {
@@ -207,12 +207,11 @@ impl State {
                 Event::DatagramsReadable => self.wake(Line::DatagramRead, wakers),
                 Event::DatagramsWritable => self.wake(Line::DatagramWrite, wakers),
                 Event::Closed(reason) => self.on_closed(reason, wakers),
-                // The core of this version has no other.
+                // This version of the core has no other.
                 _ => {}
             }
         }
-        // Not by an event: a stream may also come to be of no concern by turning into one that is
-        // reset.
+        // Polled rather than driven by an event: a reset also ends delivery, and emits none.
         if !self.core.is_delivering() {
             self.wake(Line::Delivery, wakers);
         }
@@ -228,8 +227,8 @@ impl State {
         self.wake(Line::Lifetime, wakers);
     }
 
-    /// Ready when nothing that was finished waits for an acknowledgement, or the connection has
-    /// ended.
+    /// Ready when nothing that was finished still waits for an acknowledgement, or the connection
+    /// has ended.
     pub(super) fn poll_delivered(&mut self) -> Poll<()> {
         if self.closed.is_some() || !self.core.is_delivering() {
             return Poll::Ready(());
@@ -241,7 +240,7 @@ impl State {
         &mut self.lines[line as usize]
     }
 
-    /// Has `ticket` stay in line while `result` is pending, and leave it when it is ready.
+    /// Keeps `ticket` in line while `result` is pending, and takes it out when it is ready.
     pub(crate) fn settle<R>(
         &mut self,
         line: Line,
@@ -315,7 +314,7 @@ impl State {
         &mut self,
         direction: Direction,
     ) -> Poll<Result<StreamId, CloseReason>> {
-        // What arrived before the end is still handed out.
+        // Streams that arrived before the end are still handed out.
         if let Some(id) = self.core.accept(direction) {
             self.hold(id, direction);
             // A peer may stop a stream before we have accepted it; its event had no one to wake. An
@@ -387,7 +386,7 @@ impl State {
 
     /// This end has reset the stream. Returns the tasks that wait for its end.
     pub(crate) fn on_reset(&mut self, id: StreamId, wakers: &mut Vec<Waker>) {
-        // It is not known by an event.
+        // No event reports it.
         if self.waiters(id).send_end.is_none() {
             self.on_send_end(id, SendEnd::Reset, wakers);
         }
@@ -406,8 +405,8 @@ impl State {
         }
     }
 
-    /// Takes received bytes, and has the worker's pool take the chunks back that are done with.
-    /// Where the worker uses the pool just now, it finds them with the next run.
+    /// Takes received bytes, and returns finished chunks to the worker's pool. If the worker is
+    /// using the pool right now, it finds them with the next run.
     pub(crate) fn read<T>(
         &mut self,
         pool: &Mutex<ChunkPool>,
@@ -422,7 +421,7 @@ impl State {
         result
     }
 
-    /// Notes where the task that begins to wait is to be woken.
+    /// Notes the relay of the task that begins to wait.
     pub(crate) fn note_relay(&mut self) {
         Relay::store(&mut self.relay);
     }

@@ -1,4 +1,4 @@
-//! The timers of a worker's connections: one deadline a connection, set anew every turn.
+//! The timers of a worker's connections: one deadline per connection, set again every turn.
 //!
 //! ```text
 //! level 0   64 slots of 1 ms
@@ -10,9 +10,9 @@
 //! higher level comes due, its deadlines move down or fire.
 //!
 //! A hierarchical wheel (Varghese and Lauck, 1987): setting a deadline costs the same however many
-//! there are. Most deadlines only ever move later (each acknowledgement moves the loss timer on),
-//! and that costs one store here: the entry stays where it is filed and is filed anew when that
-//! slot comes due.
+//! there are. Most deadlines only ever move later (each acknowledgement moves the loss timer), and
+//! that costs one store here: the entry stays where it is filed, and is filed again when that slot
+//! comes due.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ impl TimerWheel {
         }
     }
 
-    /// Sets or clears the deadline of `index`. Returns whether the wheel itself had to be touched.
+    /// Sets or clears the deadline of `index`. Returns whether the wheel itself had to be changed.
     pub(crate) fn set(&mut self, index: usize, deadline: Option<Time>) -> bool {
         if index >= self.nodes.len() {
             self.nodes.resize(index + 1, UNFILED);
@@ -97,8 +97,8 @@ impl TimerWheel {
         true
     }
 
-    /// When to call `expire` next: no deadline comes before. (It may find none due: see the head of
-    /// this file.)
+    /// When to call `expire` next: no deadline comes earlier. (It may find none due: see the head
+    /// of this file.)
     pub(crate) fn next(&self) -> Option<Time> {
         let tick = self.next_slot().map(|(_, tick)| tick)?;
         Some(Time::from_nanos(
@@ -106,7 +106,7 @@ impl TimerWheel {
         ))
     }
 
-    /// Takes the deadlines up to `now` out and puts their indices into `due`.
+    /// Removes the deadlines up to `now` and puts their indices into `due`.
     pub(crate) fn expire(&mut self, now: Time, due: &mut Vec<usize>) {
         let now = now.as_nanos() / TICK.as_nanos() as u64;
         while let Some((slot, tick)) = self.next_slot().filter(|&(_, tick)| tick <= now) {
@@ -133,7 +133,7 @@ impl TimerWheel {
         Some((level * SLOTS + slot as usize, start + (ahead << shift)))
     }
 
-    /// Fires or files anew all that lies in a slot whose time has come.
+    /// Fires or refiles everything in a slot whose time has come.
     fn empty_slot(&mut self, slot: usize, due: &mut Vec<usize>) {
         let mut at = self.heads.get(slot).copied().unwrap_or(NONE);
         while at != NONE {
@@ -154,7 +154,7 @@ impl TimerWheel {
         }
     }
 
-    /// Files a node that is not filed under its wanted tick, which lies ahead.
+    /// Files an unfiled node under its wanted tick, which lies ahead.
     fn link(&mut self, index: usize) {
         let elapsed = self.elapsed;
         let Some(node) = self.nodes.get_mut(index) else {
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(expired(&mut wheel, ms(far)), [0]);
     }
 
-    /// The slow twin: a list of deadlines, looked through one by one.
+    /// The slow twin: a list of deadlines, scanned one by one.
     #[test]
     fn agrees_with_a_plain_list() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;

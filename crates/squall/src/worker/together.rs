@@ -1,9 +1,9 @@
 //! How much a worker's connections send to each address together.
 //!
 //! A pacer spaces the packets of a connection. Where a thousand connections lead to one address,
-//! the path carries the sum of them. Pairs of packets from five hundred connections are no smoother
-//! than ten packets from a hundred, but take five times as many visits. So each pacer knows what
-//! all of them send (`squall_core::Connection::set_rate_together`, decision 47).
+//! the path carries their sum. Pairs of packets from five hundred connections are no smoother than
+//! ten packets each from a hundred, but take five times as many visits. So each pacer knows the
+//! rate of all of them together (`squall_core::Connection::set_rate_together`, decision 47).
 //!
 //! ```text
 //! sends     a1 b1 a2 c1 a1 a3 … │ a2 a1 d1 a3 …     a: an address; 1, 2, 3: connections to it
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use squall_core::Time;
 
-/// A rate is that of a whole period.
+/// A rate is measured over a whole period.
 const PERIOD: Duration = Duration::from_millis(8);
-/// Addresses that are told apart.
+/// Number of addresses that can be distinguished.
 const SLOTS: usize = 64;
 
 /// What was sent to an address.
@@ -28,7 +28,7 @@ struct Slot {
     /// The number of the current period, and what was sent in it.
     period: u64,
     bytes: u64,
-    /// A connection that has sent in it, and whether another one has, too.
+    /// A connection that has sent in it, and whether another one has as well.
     connection: Option<usize>,
     several: bool,
     /// Bytes per second in the period before; 0 if there were not several connections.
@@ -36,7 +36,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// Goes on to the period of `now`.
+    /// Advances to the period of `now`.
     fn go_on(&mut self, now: Time) {
         let period = period(now);
         if self.period == period {
@@ -56,7 +56,7 @@ impl Slot {
 }
 
 /// What was sent lately to the addresses that several connections share, by a hash of the address.
-/// Where two addresses meet in a slot, one of them is not counted.
+/// If two addresses collide in a slot, one of them is not counted.
 pub(super) struct Together {
     slots: Box<[Slot; SLOTS]>,
 }
@@ -152,7 +152,7 @@ mod tests {
         together.add(at(2), other, 9, 1000);
         assert_eq!(together.rate(at(8), shared), 250_000);
         assert_eq!(together.rate(at(8), other), 0);
-        // It goes to the other one when nobody shares the first any more.
+        // It goes to the other address when nobody shares the first any more.
         for connection in [8, 9] {
             together.add(at(16), other, connection, 1000);
         }

@@ -1,9 +1,9 @@
-//! What an endpoint's workers count together: tokens that are spent, connections by source prefix,
-//! and memory.
+//! What an endpoint's workers count together: spent tokens, connections by source prefix, and
+//! memory.
 //!
-//! Tokens and prefixes are in shards with a lock each, taken once an attempt or less, never for a
-//! packet of a connection. Memory is one number, to which each worker adds once a turn what its
-//! connections gained or lost.
+//! Tokens and prefixes are in shards, each with a lock that is taken at most once an attempt, never
+//! for a packet of a connection. Memory is one number, to which each worker adds once a turn what
+//! its connections gained or lost.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,14 +14,14 @@ use squall_core::{Prefix, PrefixConnections, PrefixCounts, PrefixTable, SpentTok
 
 use super::lock::lock;
 
-/// Shards of the filter of tokens. Each allocates its part when it first has to, 31 kB for tokens
-/// of one day.
+/// Shards of the token filter. Each allocates its part when first needed, 31 kB for tokens of one
+/// day.
 const TOKEN_SHARDS: usize = 64;
 
 /// Shards of the counts by prefix.
 const PREFIX_SHARDS: usize = 16;
 
-/// Spent NEW_TOKEN tokens, of all workers.
+/// Spent NEW_TOKEN tokens of all workers.
 #[derive(Clone)]
 pub(crate) struct SharedTokenFilter(Arc<[Mutex<SpentTokens>; TOKEN_SHARDS]>);
 
@@ -51,8 +51,8 @@ impl fmt::Debug for SharedTokenFilter {
     }
 }
 
-/// Connections by source prefix, of all workers: a client's connections are spread over them, so a
-/// worker's part of the limit would be too much for some clients and too little for others.
+/// Connections by source prefix, of all workers: a client's connections are spread over them, so an
+/// equal share of the limit would be too much for some clients and too little for others.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedPrefixCounts(Arc<[Mutex<PrefixTable>; PREFIX_SHARDS]>);
 
@@ -77,7 +77,7 @@ impl PrefixCounts for SharedPrefixCounts {
     }
 }
 
-/// Bytes that all connections of all workers take, about.
+/// Roughly the bytes that all connections of all workers take.
 #[derive(Debug, Default)]
 pub(crate) struct SharedMemory(AtomicI64);
 

@@ -1,5 +1,5 @@
-//! The second half of a turn: every connection that has something to send gets its share, and what
-//! was sealed goes to the system.
+//! The second half of a turn: every connection with something to send gets its share, and sealed
+//! datagrams go to the system.
 //!
 //! ```text
 //! ready ─> a share of each: bundles into the send buffer ─> its timer, or its end
@@ -23,16 +23,16 @@ use crate::socket::Socket;
 
 /// Bytes that one connection may send before the next one in the queue does: a full bundle.
 const SHARE_BYTES: usize = MESSAGE_BYTES;
-/// Messages that it may send: without GSO they are single datagrams.
+/// The most messages that it may send: without GSO they are single datagrams.
 const SHARE_MESSAGES: usize = SEND_MESSAGES;
-/// What a connection that sends little counts as, in bytes: its lock and its timer take time too.
+/// The least that a visit counts for, in bytes: its lock and its timer take time too.
 const LEAST_COST: usize = 1024;
 /// Bytes that all connections together send in one turn: receiving must get its share under load
 /// too.
 const TURN_BYTES: usize = 8 * MESSAGE_BYTES;
 
 /// How often the system may report room in the socket and then refuse the next message for lack of
-/// it, until that message is given up: then it is not the socket that is full.
+/// room before that message is given up: then the socket is not what is full.
 const FALSE_ROOM: u32 = 3;
 /// The wait between a false report of room and the next request for one.
 const ROOM_RECHECK: Duration = Duration::from_millis(1);
@@ -68,7 +68,7 @@ enum Round {
     Full,
     /// The share is used up.
     ShareUsed,
-    /// The connection was removed before.
+    /// The connection was already removed.
     Gone,
 }
 
@@ -76,8 +76,8 @@ impl Worker {
     /// Lets every queued connection send its share. Afterwards `ready` holds those that have more.
     pub(super) fn transmit(&mut self, stages: &mut Stages) -> std::io::Result<()> {
         if self.blocked {
-            // A worker learns that there is room again when it sleeps, and one that has enough to
-            // receive never does.
+            // A worker learns of room when it sleeps, and one that always has something to receive
+            // never does.
             self.flush_marked(stages)?;
             if self.blocked {
                 return Ok(());
@@ -133,8 +133,8 @@ impl Worker {
         }
     }
 
-    /// One lock: the core writes bundles until it has none, the buffer is full or the share is
-    /// used.
+    /// One lock: the core writes bundles until it has no more, the buffer is full or the share is
+    /// used up.
     fn fill(
         &mut self,
         connection: &Arc<ConnectionShared>,
@@ -149,7 +149,7 @@ impl Worker {
         }
         self.move_to_socket(&mut state);
         let before = share.bytes;
-        // `None`: a connection that is alone.
+        // `None` for a connection that is alone.
         let remote = (self.count > 1).then(|| state.core.path().remote);
         let together = remote.map_or(0, |remote| self.together.rate(self.now, remote));
         state.core.set_rate_together(together);
@@ -193,8 +193,8 @@ impl Worker {
             state.queued = false;
             state.stalled = state.core.wants_transmit();
             // A draining connection ignores whatever arrives, and its ids are enough for that; one
-            // that this end has closed needs its last datagram, too. New connections get the memory
-            // while that is still in the cache.
+            // that this end has closed also needs its last datagram. New connections get the memory
+            // while it is still in the cache.
             let closing = state.core.take_closing();
             state.removed = state.core.is_drained() || state.core.is_draining();
             if state.removed {
@@ -238,8 +238,7 @@ impl Worker {
         }
     }
 
-    /// Forgets the ids of a connection that was removed: its handle may be that of another one from
-    /// now on.
+    /// Forgets the ids of a removed connection: its handle may be another connection's from now on.
     pub(super) fn forget(&mut self, handle: ConnectionHandle) {
         self.endpoint.remove(handle);
         self.closed.remove(&handle.0);
@@ -263,7 +262,7 @@ impl Worker {
 
     /// Sends the contents of the send buffer, since the system reports room.
     pub(super) fn flush_into_room(&mut self, stages: &mut Stages) -> std::io::Result<()> {
-        // Whether the report is true shows in the attempt.
+        // The attempt shows whether the report is true.
         self.false_room += 1;
         self.ask_for_room_at = self.now + ROOM_RECHECK;
         self.flush_marked(stages)
@@ -302,7 +301,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The system no longer sends from this address: clients' connections that an application moved
+    /// The system no longer sends from this address: client connections that an application moved
     /// there let the system choose again.
     fn on_source_refused(&mut self, source: IpAddr) {
         for index in &self.pinned {
@@ -317,11 +316,11 @@ impl Worker {
         }
     }
 
-    /// Addresses of this machine have changed: clients' connections show their servers where they
-    /// are now.
+    /// Addresses of this machine have changed: client connections show their servers where they are
+    /// now.
     pub(super) fn on_addresses_changed(&mut self) {
         if matches!(*self.socket, Socket::Carrier(_)) {
-            // They are not the machine's.
+            // A carrier's addresses are not the machine's.
             return;
         }
         for connection in self.connections.iter().flatten() {

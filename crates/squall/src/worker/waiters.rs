@@ -1,12 +1,12 @@
 //! Tasks that wait for the same thing.
 //!
-//! A future takes a ticket when it first has to wait and gives it back when it is done or dropped,
-//! so a line is never longer than the number of futures that wait. Joining, leaving and being found
+//! A future takes a ticket when it first has to wait and returns it when it is done or dropped, so
+//! a line is never longer than the number of waiting futures. Joining, leaving and finding a place
 //! again each take constant time.
 
 use std::task::Waker;
 
-/// A line emptied with room for more than this gives its memory back.
+/// If an emptied line has room for more than this, it frees its memory.
 const KEPT_SLOTS: usize = 64;
 
 /// Tasks that wait for the same thing. All are woken; each checks for itself.
@@ -15,7 +15,7 @@ pub(crate) struct Waiters {
     slots: Vec<Slot>,
     /// Slots without a waker.
     free: Vec<u32>,
-    /// Number of the next ticket. Never used twice: a ticket that outlives its slot must not find
+    /// Number of the next ticket. Never reused: a ticket that outlives its slot must not find
     /// another's.
     next: u64,
 }
@@ -92,17 +92,17 @@ impl Waiters {
         self.slots.len() == self.free.len()
     }
 
-    /// Takes all: the line is empty.
+    /// Takes all of them and leaves the line empty.
     pub(crate) fn take(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         self.move_into(&mut wakers);
         wakers
     }
 
-    /// Moves all into `wakers`: the line is empty.
+    /// Moves all of them into `wakers` and leaves the line empty.
     #[inline]
     pub(crate) fn move_into(&mut self, wakers: &mut Vec<Waker>) {
-        // There is mostly no waiting task, and most events ask.
+        // Usually no task waits, and most events check.
         if !self.slots.is_empty() {
             self.move_all(wakers);
         }

@@ -1,5 +1,5 @@
-//! The other systems' backend over loopback: by itself, and under the socket, which is compiled
-//! here once more on top of it.
+//! The backend of the other systems over loopback: by itself, and under the socket, which is
+//! compiled here once more on top of it.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
@@ -80,7 +80,7 @@ fn switched_off_gso_is_not_used() {
     let bytes = pattern(20_500, 5);
     send_one(&a, to(reachable(&b)), Ecn::NotEct, 1000, &bytes);
     assert!(datagrams(&collect(&b, 20_500)) == bytes.chunks(1000).collect::<Vec<_>>());
-    // A call a datagram, and each of them counted.
+    // One call per datagram, each of them counted.
     assert_eq!((a.stats().send_calls, a.stats().messages_sent), (21, 21));
 }
 
@@ -176,10 +176,10 @@ fn the_source_address_is_the_one_asked_for() {
         send_one(&a, path, Ecn::NotEct, 3, b"abc");
         let got = collect(&b, 3);
         assert_eq!(got[0].path.remote.ip(), source, "{address}");
-        // An answer to that address tells where it arrived.
+        // An answer to that address shows where it arrived.
         send_one(&b, to(got[0].path.remote), Ecn::NotEct, 3, b"def");
         assert_eq!(collect(&a, 3)[0].path.local, Some(source), "{address}");
-        // A source of the other family cannot be meant.
+        // A source of the other family cannot be intended.
         path.local = Some(Ipv6Addr::LOCALHOST.into());
         send_one(&a, path, Ecn::NotEct, 3, b"ghi");
         assert_eq!(collect(&b, 3).len(), 1);
@@ -226,7 +226,7 @@ fn more_segments_than_the_kernel_takes_are_resent_singly() {
     if segments == 1 {
         return;
     }
-    // Above what any Linux takes, 128; what quinn-udp tells is 64.
+    // Above the maximum of any Linux, 128; quinn-udp reports 64.
     let bytes = pattern(200 * 20, 10);
     send_one(&a, to(reachable(&b)), Ecn::NotEct, 20, &bytes);
     assert!(datagrams(&collect(&b, bytes.len())) == bytes.chunks(20).collect::<Vec<_>>());
@@ -324,7 +324,7 @@ fn a_receive_call_takes_what_its_slots_hold_and_says_when_the_queue_is_empty() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(20, 64);
     for seed in 0..20 {
-        // Empty datagrams count, though there is nothing in them to look at.
+        // Empty datagrams count, though they have no content to check.
         let bytes = pattern(seed % 4, seed);
         push(&mut batch, to(reachable(&b)), Ecn::NotEct, 0, &bytes);
     }
@@ -338,7 +338,7 @@ fn a_receive_call_takes_what_its_slots_hold_and_says_when_the_queue_is_empty() {
     assert_eq!(b.stats().datagrams_received, 20);
 }
 
-/// What the systems do that have no call for several messages.
+/// The behaviour of systems that have no call for several messages.
 #[test]
 fn a_batch_is_filled_by_calls_for_one_message_each() {
     let (a, b) = (
@@ -387,7 +387,7 @@ fn errors_amid_a_batch_lose_no_message() {
     // An ICMP message ends the call; the datagram before it stays.
     let got = fill(&mut recv, 1, answers(vec![Ok(5), Err(libc::ECONNREFUSED)])).unwrap();
     assert_eq!((got.messages, got.errors, got.drained), (1, 1, false));
-    // The same as the first answer is the call's.
+    // If it is already the first answer, it is the call's result.
     let error = fill(&mut recv, 1, answers(vec![Err(libc::ECONNREFUSED)])).unwrap_err();
     assert_eq!(classify(&error), Failure::Lost);
     // One that did not fit takes a slot and leaves it empty.
@@ -413,7 +413,7 @@ fn a_bundle_is_described_by_its_stride() {
     assert_eq!(entry.path.remote, "192.0.2.1:443".parse().unwrap());
     assert_eq!(entry.path.local, Some([192, 0, 2, 9].into()));
     assert_eq!(entry.ecn, Ecn::NotEct);
-    // A link-local peer is one only together with its link.
+    // A link-local peer is identified only together with its link.
     let SocketAddr::V6(link_local) = peer("[fe80::1%3]:443".parse().unwrap()) else {
         panic!("not IPv6");
     };
@@ -432,7 +432,7 @@ fn buffers_are_granted_as_far_as_the_system_goes() {
         socket.limits()
     };
     let (small, large) = (bound(16 << 10), bound(128 << 10));
-    // Linux reports the double of what it grants.
+    // Linux reports double the size that it grants.
     assert_eq!(
         (small.receive_buffer, small.send_buffer),
         (32 << 10, 32 << 10)

@@ -1,4 +1,4 @@
-//! ACK frames: RFC 9000 §19.3. Both directions, for the arithmetic of ranges is the same.
+//! ACK frames: RFC 9000 §19.3. Both directions, because the arithmetic of ranges is the same.
 //!
 //! ```text
 //!            ┌ first_range ┐     gap + 1      ┌ length ┐
@@ -54,7 +54,7 @@ impl<'a> Ack<'a> {
     /// Reads the fields after the type.
     #[inline]
     pub(super) fn read(reader: &mut Reader<'a>, with_ecn: bool) -> Result<Self, TransportError> {
-        // A copy that lives in registers.
+        // A copy that stays in registers.
         let mut r = *reader;
         let largest = r.varint()?;
         let delay = r.varint()?;
@@ -68,7 +68,7 @@ impl<'a> Ack<'a> {
             // Both are below 2^62, so the sum cannot overflow.
             smallest = smallest.checked_sub(gap + len + 2).ok_or(NEGATIVE)?;
         }
-        // What was passed is what `ranges` walks later.
+        // The bytes read here are those that `ranges` walks later.
         let ranges = r.bytes(r.remaining() - ahead.remaining())?;
         let ecn = if with_ecn {
             Some(EcnCounts {
@@ -110,7 +110,7 @@ impl Iterator for AckRanges<'_> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let (largest, len) = self.next?;
-        // `Ack::read` has done these subtractions with checks; wrapping ones need no branch.
+        // `Ack::read` has already checked these subtractions; wrapping ones need no branch.
         let smallest = largest.wrapping_sub(len);
         self.next = match (self.rest.varint(), self.rest.varint()) {
             (Ok(gap), Ok(len)) => Some((smallest.wrapping_sub(gap).wrapping_sub(2), len)),
@@ -162,7 +162,7 @@ pub(super) fn write(
     w.varint(count);
     w.varint(first_range);
     let mut written = 1;
-    // `count` was found on the same ranges, so both ends of the zip are reached together.
+    // `count` was determined from the same ranges, so both ends of the zip are reached together.
     for ((gap, len), _) in additional.zip(0..count) {
         w.varint(gap);
         w.varint(len);
@@ -176,10 +176,9 @@ pub(super) fn write(
     written
 }
 
-/// Makes the ACK frame that `w` ends with, and that begins at `at`, `len` bytes long, by longer
+/// Lengthens the ACK frame that `w` ends with, and that begins at `at`, to `len` bytes, with longer
 /// encodings of its first four numbers: a varint need not be short (RFC 9000 §16). Changes nothing
-/// where that is not possible: the frame is longer, there is no room, or the difference is too
-/// large.
+/// if that is impossible: the frame is longer, there is no room, or the difference is too large.
 pub(super) fn lengthen(w: &mut Writer<'_>, at: usize, len: usize) {
     let before = w.len();
     let Some(more) = (at + len).checked_sub(before).filter(|more| *more > 0) else {
@@ -211,7 +210,7 @@ pub(super) fn lengthen(w: &mut Writer<'_>, at: usize, len: usize) {
     }
 }
 
-/// Sizes of encodings, none of them below that in `least`, whose sum is `sum`.
+/// Sizes of encodings, none below that in `least`, whose sum is `sum`.
 fn sizes_of_sum(least: [usize; 4], sum: usize) -> Option<[usize; 4]> {
     const SIZES: [usize; 4] = [1, 2, 4, 8];
     let [a, b, c, d] = least.map(|least| SIZES.into_iter().filter(move |size| *size >= least));
@@ -228,7 +227,7 @@ fn sizes_of_sum(least: [usize; 4], sum: usize) -> Option<[usize; 4]> {
     None
 }
 
-/// Turns ranges into the pairs of gap and length that the frame holds.
+/// Turns ranges into the pairs of gap and length in the frame.
 #[derive(Clone)]
 struct Gaps<I> {
     smallest: u64,

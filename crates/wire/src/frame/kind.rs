@@ -20,7 +20,7 @@ pub enum Frame<'a> {
         id: StreamId,
         /// The application's error code.
         error_code: u64,
-        /// Bytes that the stream has in the end.
+        /// Final size of the stream in bytes.
         final_size: u64,
     },
     /// STOP_SENDING (RFC 9000 §19.5).
@@ -64,25 +64,25 @@ pub enum Frame<'a> {
     },
     /// MAX_STREAMS (RFC 9000 §19.11).
     MaxStreams {
-        /// Of which kind.
+        /// The kind of stream.
         direction: Direction,
         /// How many streams of that kind may be opened in total; at most 2^60.
         maximum: u64,
     },
-    /// DATA_BLOCKED: the limit at which the sender stands (RFC 9000 §19.12).
+    /// DATA_BLOCKED: the limit that blocks the sender (RFC 9000 §19.12).
     DataBlocked(u64),
     /// STREAM_DATA_BLOCKED (RFC 9000 §19.13).
     StreamDataBlocked {
         /// The stream.
         id: StreamId,
-        /// The limit at which the sender stands.
+        /// The limit that blocks the sender.
         limit: u64,
     },
     /// STREAMS_BLOCKED (RFC 9000 §19.14).
     StreamsBlocked {
-        /// Of which kind.
+        /// The kind of stream.
         direction: Direction,
-        /// The limit at which the sender stands; at most 2^60.
+        /// The limit that blocks the sender; at most 2^60.
         limit: u64,
     },
     /// NEW_CONNECTION_ID (RFC 9000 §19.15).
@@ -128,9 +128,9 @@ pub enum Frame<'a> {
         id: StreamId,
         /// The application's error code.
         error_code: u64,
-        /// Bytes that the stream has in the end.
+        /// Final size of the stream in bytes.
         final_size: u64,
-        /// Bytes of them that are delivered all the same; at most `final_size`.
+        /// Bytes of it that are delivered all the same; at most `final_size`.
         reliable_size: u64,
     },
     /// ACK_FREQUENCY (draft-ietf-quic-ack-frequency §4).
@@ -144,17 +144,17 @@ pub enum Frame<'a> {
 pub struct AckFrequency {
     /// The number of the request; a later one has a larger number.
     pub sequence: u64,
-    /// Ack-eliciting packets that may come without being acknowledged at once.
+    /// Ack-eliciting packets that may arrive without an immediate acknowledgement.
     pub ack_eliciting_threshold: u64,
-    /// The longest time that an acknowledgement may be held back, in microseconds.
+    /// The longest time by which an acknowledgement may be delayed, in microseconds.
     pub max_ack_delay_us: u64,
-    /// How far packets may be out of order before they are acknowledged at once; 0 is any distance.
+    /// How far packets may be out of order before they are acknowledged at once; 0: any distance.
     pub reordering_threshold: u64,
 }
 
 impl Frame<'_> {
-    /// The type, as error reports name it. The bit of STREAM and DATAGRAM for a length is not kept:
-    /// it is always reported as clear.
+    /// The type, for error reports. The length bit of STREAM and DATAGRAM is not kept: it is always
+    /// reported as clear.
     #[must_use]
     pub const fn ty(&self) -> u64 {
         match self {
@@ -196,7 +196,7 @@ impl Frame<'_> {
         }
     }
 
-    /// Whether a packet with this frame has to be acknowledged: all frames but those marked N in
+    /// Whether a packet with this frame has to be acknowledged: all frames except those marked N in
     /// RFC 9000 §12.4.
     #[inline]
     #[must_use]
@@ -266,7 +266,7 @@ const fn packets_of(frame: u64) -> u8 {
     match frame {
         ty::PADDING | ty::PING | ty::CONNECTION_CLOSE => I | H | Z | O,
         ty::ACK | ty::ACK_ECN | ty::CRYPTO => I | H | O,
-        // RFC 9000 §12.5: RETIRE_CONNECTION_ID cannot be sent in 0-RTT, although table 3 has it.
+        // RFC 9000 §12.5: RETIRE_CONNECTION_ID cannot be sent in 0-RTT, although table 3 allows it.
         // draft-ietf-quic-ack-frequency §3: its parameter is not remembered for 0-RTT.
         ty::NEW_TOKEN
         | ty::PATH_RESPONSE

@@ -21,7 +21,7 @@ const fn malformed(reason: &'static str) -> TransportError {
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     reader: Reader<'a>,
-    /// Neither a frame nor an error has been given yet.
+    /// Whether neither a frame nor an error has been returned yet.
     untouched: bool,
 }
 
@@ -36,9 +36,9 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Skips the frames that repeat the one read last, if its type is all that it says: PING,
-    /// IMMEDIATE_ACK, HANDSHAKE_DONE. They do no more than the first, and could be a thousand in a
-    /// packet.
+    /// Skips the frames that repeat the last one read, if it consists only of its type: PING,
+    /// IMMEDIATE_ACK, HANDSHAKE_DONE. They have no further effect, and there could be a thousand in
+    /// a packet.
     #[inline]
     pub fn skip_repeated(&mut self, frame: &Frame<'_>) {
         if matches!(
@@ -64,17 +64,17 @@ impl<'a> Frames<'a> {
         self.reader.is_empty()
     }
 
-    /// The next frame, for a loop that asks [`is_empty`](Self::is_empty) first:
-    /// [`next`](Iterator::next) without the `Option`. That would cost a copy of the frame right
-    /// after the stores that made it, which stalls: with it a frame of two bytes takes half as long
-    /// again.
+    /// The next frame, for a loop that checks [`is_empty`](Self::is_empty) first:
+    /// [`next`](Iterator::next) without the `Option`, which would cost a copy of the frame right
+    /// after the stores that made it. That copy stalls: with it a frame of two bytes takes half as
+    /// long again.
     ///
-    /// Always inlined, and each frame is read by a copy of the reader: so the position lives in
+    /// Always inlined, and each frame is read by a copy of the reader: so the position stays in
     /// registers across the caller's loop, and a frame is built where it is used.
     ///
     /// # Errors
-    /// FRAME_ENCODING_ERROR for a malformed frame, PROTOCOL_VIOLATION where no frame is left (RFC
-    /// 9000 §12.4).
+    /// FRAME_ENCODING_ERROR for a malformed frame, PROTOCOL_VIOLATION if no frame is left (RFC 9000
+    /// §12.4).
     #[inline(always)]
     pub fn read(&mut self) -> Result<Frame<'a>, TransportError> {
         self.untouched = false;
@@ -83,7 +83,7 @@ impl<'a> Frames<'a> {
         };
         let first = u64::from(first);
         let mut r = self.reader;
-        // The one frame that matters for speed stands before the table of all others.
+        // The one frame that matters for speed comes before the table of all others.
         let mut frame = if (ty::STREAM..=ty::STREAM_LAST).contains(&first) {
             stream(&mut r, first)
         } else {
@@ -122,7 +122,7 @@ const NO_FRAME: TransportError = TransportError::new(
 const UNKNOWN: &str = "unknown frame type";
 const BEYOND: &str = "data beyond offset 2^62 - 1";
 
-/// A frame whose type takes two bytes or more: one is known, the others are errors; the question is
+/// A frame whose type takes two bytes or more: one is known, the others are errors; this finds out
 /// which.
 #[cold]
 fn long_type<'a>(r: &mut Reader<'_>) -> Result<Frame<'a>, TransportError> {
@@ -192,7 +192,7 @@ fn check_end(offset: u64, data: &[u8]) -> Result<(), TransportError> {
     Ok(())
 }
 
-/// Every frame but STREAM; `ty` is the value of the next byte.
+/// Every frame except STREAM; `ty` is the value of the next byte.
 #[inline(never)]
 fn other<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, TransportError> {
     if ty == ty::PADDING {
@@ -255,7 +255,7 @@ fn other<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, TransportError> {
     })
 }
 
-/// Reads a run of PADDING frames and gives its length: padded packets have hundreds of them.
+/// Reads a run of PADDING frames and returns its length: padded packets have hundreds of them.
 fn padding(r: &mut Reader<'_>) -> usize {
     let before = r.remaining();
     let mut ahead = *r;

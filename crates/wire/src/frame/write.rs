@@ -1,9 +1,9 @@
 //! Writing frames: one function for each.
 //!
-//! The precondition of [`Writer`] holds: ask first whether the frame fits. The constants are the
-//! most bytes that a frame of fixed layout takes, the `…_size` functions what one takes that goes
-//! with data. Headers of CRYPTO, STREAM and DATAGRAM end where the data starts: the data itself may
-//! come from elsewhere while the packet is sealed.
+//! The precondition of [`Writer`] applies: first check that the frame fits. The constants are the
+//! maximum sizes of frames of fixed layout, the `…_size` functions give the sizes of frames with
+//! data. Headers of CRYPTO, STREAM and DATAGRAM end where the data starts: the data itself may come
+//! from elsewhere while the packet is sealed.
 
 use super::ack::{self, EcnCounts};
 use super::kind::AckFrequency;
@@ -44,7 +44,7 @@ pub const ACK_FREQUENCY_MAX_SIZE: usize = 2 + 4 * VARINT;
 /// Bytes of IMMEDIATE_ACK.
 pub const IMMEDIATE_ACK_SIZE: usize = 1;
 
-/// Every type written here but ACK_FREQUENCY is below 0x40, and so is its own encoding (RFC 9000
+/// Every type written here except ACK_FREQUENCY is below 0x40, and so is its own encoding (RFC 9000
 /// §12.4).
 #[inline]
 fn put_type(w: &mut Writer<'_>, ty: u64) {
@@ -66,8 +66,8 @@ pub fn ping(w: &mut Writer<'_>) {
     put_type(w, ty::PING);
 }
 
-/// Puts ACK (RFC 9000 §19.3) with as many of the ranges as fit, and gives their number. Where not
-/// even the first fits, or there is none, it writes nothing and gives 0.
+/// Puts ACK (RFC 9000 §19.3) with as many of the ranges as fit, and returns their number. If not
+/// even the first fits, or there is none, it writes nothing and returns 0.
 ///
 /// `ranges_descending` starts with the largest packet numbers; between two ranges at least one
 /// number is missing. `delay` is in microseconds, already shifted right by this end's
@@ -82,9 +82,9 @@ pub fn ack(
     ack::write(w, ranges_descending, delay, ecn)
 }
 
-/// Makes the ACK frame that `w` ends with, and that begins at byte `at`, `len` bytes long, by
-/// longer encodings of its numbers (RFC 9000 §16). It stays as it is if it is longer already, if
-/// more than some 20 bytes are missing, or if there is no room.
+/// Lengthens the ACK frame that `w` ends with, and that begins at byte `at`, to `len` bytes, with
+/// longer encodings of its numbers (RFC 9000 §16). It is unchanged if it is already longer, if more
+/// than some 20 bytes are missing, or if there is no room.
 pub fn lengthen_ack(w: &mut Writer<'_>, at: usize, len: usize) {
     ack::lengthen(w, at, len);
 }
@@ -118,7 +118,7 @@ pub const fn crypto_header_size(offset: u64, len: usize) -> usize {
     1 + varint::size(offset) + varint::size(len as u64)
 }
 
-/// Puts NEW_TOKEN (RFC 9000 §19.7); the token is not empty.
+/// Puts NEW_TOKEN (RFC 9000 §19.7); the token must not be empty.
 pub fn new_token(w: &mut Writer<'_>, token: &[u8]) {
     put_type(w, ty::NEW_TOKEN);
     w.varint(token.len() as u64);
@@ -132,7 +132,7 @@ pub const fn new_token_size(token_len: usize) -> usize {
     1 + varint::size(token_len as u64) + token_len
 }
 
-/// Puts the header of a STREAM frame (RFC 9000 §19.8). Without a length the data goes on to the end
+/// Puts the header of a STREAM frame (RFC 9000 §19.8). Without a length the data extends to the end
 /// of the packet.
 #[inline]
 pub fn stream_header(w: &mut Writer<'_>, id: StreamId, offset: u64, len: Option<usize>, fin: bool) {
@@ -236,9 +236,9 @@ pub fn path_response(w: &mut Writer<'_>, data: [u8; 8]) {
     w.bytes(&data);
 }
 
-/// Puts CONNECTION_CLOSE (RFC 9000 §19.19): of the transport with `frame_type` (0 when unknown), of
-/// the application with `None`. A reason that does not fit is cut, not in the middle of a
-/// character.
+/// Puts CONNECTION_CLOSE (RFC 9000 §19.19): that of the transport with `frame_type` (0 when
+/// unknown), that of the application with `None`. A reason that does not fit is truncated, but not
+/// in the middle of a character.
 pub fn connection_close(
     w: &mut Writer<'_>,
     error_code: u64,
@@ -281,7 +281,7 @@ pub const fn connection_close_size(
     1 + varint::size(error_code) + frame_type + varint::size(reason_len as u64) + reason_len
 }
 
-/// The first `room` bytes of a text, less a character that would be cut in two.
+/// The first `room` bytes of a text, without a character that would be cut in two.
 fn cut(text: &[u8], room: usize) -> &[u8] {
     let Some(head) = text.get(..room) else {
         return text;
@@ -299,7 +299,7 @@ pub fn handshake_done(w: &mut Writer<'_>) {
     put_type(w, ty::HANDSHAKE_DONE);
 }
 
-/// Puts the header of a DATAGRAM frame (RFC 9221 §4). Without a length the data goes on to the end
+/// Puts the header of a DATAGRAM frame (RFC 9221 §4). Without a length the data extends to the end
 /// of the packet.
 pub fn datagram_header(w: &mut Writer<'_>, len: Option<usize>) {
     match len {

@@ -12,11 +12,11 @@ pub const fn is_long(first: u8) -> bool {
     first & FORM_LONG != 0
 }
 
-/// The destination connection id of a datagram's first packet: all that a router looks at.
+/// The destination connection id of a datagram's first packet: all that a router uses.
 ///
 /// A short header does not say how long its connection id is: `short_cid_len` is the length that
-/// this endpoint gives out. `None` when the datagram is too short to have one. Long headers of
-/// versions unknown here may have up to 255 bytes (RFC 8999 §5.1).
+/// this endpoint issues. `None` if the datagram is too short to have one. Long headers of unknown
+/// versions may have up to 255 bytes (RFC 8999 §5.1).
 #[inline]
 #[must_use]
 pub fn destination(datagram: &[u8], short_cid_len: usize) -> Option<&[u8]> {

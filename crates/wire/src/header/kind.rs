@@ -1,4 +1,4 @@
-//! The packets that there are, as values.
+//! The kinds of packets, as values.
 
 use crate::connection_id::ConnectionId;
 use crate::cursor::Truncated;
@@ -26,7 +26,7 @@ pub enum LongType {
 }
 
 impl LongType {
-    /// The type that the two bits with mask 0x30 of a first byte mean in this version.
+    /// The type that the two bits with mask 0x30 of a first byte stand for in this version.
     #[inline]
     #[must_use]
     pub const fn from_first_byte(first: u8, version: u32) -> Self {
@@ -38,12 +38,12 @@ impl LongType {
         }
     }
 
-    /// The number of this type in this version, 0 to 3. Every version but 2 is taken for version 1.
+    /// The number of this type in this version, 0 to 3. Every version except 2 counts as version 1.
     #[inline]
     #[must_use]
     pub const fn number(self, version: u32) -> u8 {
-        // RFC 9369 §3.2: version 2 has the numbers of version 1 (RFC 9000 §17.2, table 5), each one
-        // further round.
+        // RFC 9369 §3.2: version 2 has the numbers of version 1 (RFC 9000 §17.2, table 5), rotated
+        // by one.
         let shift = if version == VERSION_2 { 1 } else { 0 };
         (self as u8 + shift) & 3
     }
@@ -66,8 +66,8 @@ pub enum Header<'a> {
         token: &'a [u8],
         /// Where the packet number starts, in bytes from the start of the packet.
         pn_offset: usize,
-        /// Bytes of the packet, from the first of the header to the last of the tag. What follows
-        /// in the datagram is another packet (RFC 9000 §12.2).
+        /// Bytes of the packet, from the first of the header to the last of the tag. Any bytes
+        /// after it in the datagram are another packet (RFC 9000 §12.2).
         len: usize,
     },
     /// 1-RTT; it takes the rest of the datagram.
@@ -87,11 +87,11 @@ pub enum Header<'a> {
         dcid: ConnectionId,
         /// Source connection id.
         scid: ConnectionId,
-        /// The token that the client has to send back; not empty.
+        /// The token that the client has to return; not empty.
         token: &'a [u8],
         /// The Retry integrity tag (RFC 9001 §5.8).
         tag: [u8; 16],
-        /// What the tag covers, but for the original destination connection id.
+        /// The bytes that the tag covers, except for the original destination connection id.
         without_tag: &'a [u8],
     },
     /// Version negotiation (RFC 8999 §6); it takes the rest of the datagram.
@@ -148,12 +148,12 @@ impl fmt::Display for HeaderError {
 
 impl std::error::Error for HeaderError {}
 
-/// What a receiver makes of the fixed bit.
+/// How a receiver treats the fixed bit.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum FixedBit {
     /// It has to be 1: the rule of RFC 9000.
     Required,
-    /// It may be anything: this endpoint has sent grease_quic_bit (RFC 9287 §3).
+    /// It may be anything, because this endpoint has sent grease_quic_bit (RFC 9287 §3).
     Greased,
 }
 

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Header protection still hides the packet number, its length and the reserved bits when a packet
-//! is parsed, so a [`Header`] says where the number starts and no more (RFC 9001 §5.4).
+//! is parsed, so a [`Header`] only says where the number starts (RFC 9001 §5.4).
 
 mod invariants;
 mod kind;

@@ -8,12 +8,12 @@ use crate::cursor::Reader;
 /// Bytes of the Retry integrity tag (RFC 9001 §5.8).
 const RETRY_TAG_LEN: usize = 16;
 
-/// Reads the header of the packet that `packet` starts with. `packet` goes on to the end of the
-/// datagram; `short_cid_len` is the length of the connection ids that this endpoint gives out.
+/// Reads the header of the packet at the start of `packet`, which extends to the end of the
+/// datagram; `short_cid_len` is the length of the connection ids that this endpoint issues.
 ///
 /// # Errors
-/// [`HeaderError`] when it is no packet of version 1 or 2; the rest of the datagram is then lost
-/// too, for nothing says where a next packet would start.
+/// [`HeaderError`] if it is not a packet of version 1 or 2. The rest of the datagram is then lost
+/// too, because nothing says where the next packet would start.
 #[inline]
 pub fn parse(packet: &[u8], short_cid_len: usize) -> Result<Header<'_>, HeaderError> {
     parse_with(packet, short_cid_len, FixedBit::Required)
@@ -22,7 +22,7 @@ pub fn parse(packet: &[u8], short_cid_len: usize) -> Result<Header<'_>, HeaderEr
 /// As [`parse`], for an endpoint that has decided about the fixed bit.
 ///
 /// # Errors
-/// As [`parse`]; [`HeaderError::FixedBit`] only where it is [`FixedBit::Required`].
+/// As [`parse`]; [`HeaderError::FixedBit`] only if it is [`FixedBit::Required`].
 #[inline]
 pub fn parse_with(
     packet: &[u8],

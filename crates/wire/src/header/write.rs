@@ -11,8 +11,8 @@ use crate::{packet_number, varint};
 pub struct LengthOffset(usize);
 
 /// Puts the header of an Initial, 0-RTT or Handshake packet, packet number included. `token` is
-/// written for Initial packets only; `pn_len` is 1 to 4. The Length field keeps two bytes free for
-/// [`patch_length`], since the payload is not known yet.
+/// written for Initial packets only; `pn_len` is 1 to 4. Two bytes are reserved for the Length
+/// field, for [`patch_length`], since the payload is not known yet.
 #[expect(
     clippy::too_many_arguments,
     reason = "one argument a field, in the order of the RFC"
@@ -62,7 +62,7 @@ pub fn patch_length(buf: &mut [u8], at: LengthOffset, len_of_pn_and_payload_and_
     }
 }
 
-/// Bytes of the header that [`write_long`] puts; `token_len` is `None` where it is not an Initial.
+/// Bytes of the header that [`write_long`] puts; `token_len` is `None` if it is not an Initial.
 #[inline]
 #[must_use]
 pub const fn long_header_size(
@@ -94,8 +94,8 @@ pub fn write_short(
         FIXED_BIT | (u8::from(spin) << 5) | (u8::from(key_phase) << 2) | pn_len_bits(pn_len);
     w.u8(first);
     match w.spare().first_chunk_mut::<{ ConnectionId::MAX_LEN + 4 }>() {
-        // Two stores of fixed width, the second over the padding of the first. Every packet with a
-        // payload has the room.
+        // Two fixed-width stores, the second over the padding of the first. Every packet with a
+        // payload has room for this.
         Some(place) if pn_len <= 4 => {
             if let Some(id) = place.first_chunk_mut() {
                 *id = *dcid.padded();
@@ -123,8 +123,8 @@ pub const fn short_header_size(dcid_len: usize, pn_len: usize) -> usize {
     1 + dcid_len + pn_len
 }
 
-/// Puts a Retry packet without its integrity tag (RFC 9000 §17.2.5). The tag is computed over what
-/// was written and follows it directly (RFC 9001 §5.8).
+/// Puts a Retry packet without its integrity tag (RFC 9000 §17.2.5). The tag is computed over these
+/// bytes and follows them directly (RFC 9001 §5.8).
 pub fn write_retry(
     w: &mut Writer<'_>,
     version: u32,
@@ -139,7 +139,7 @@ pub fn write_retry(
 }
 
 /// Puts a version negotiation packet (RFC 9000 §17.2.1). The connection ids are those of the packet
-/// that it answers, changed about; at most 255 bytes each. `random` fills the unused bits.
+/// that it answers, swapped; at most 255 bytes each. `random` fills the unused bits.
 pub fn write_version_negotiation(
     w: &mut Writer<'_>,
     dcid: &[u8],

@@ -1,6 +1,6 @@
 //! Connections to the server: hyper's clients over TLS over TCP, and squall-h3's.
 //!
-//! All run on one thread, which is the client's. HTTP/3's endpoint is a task of the same runtime.
+//! All run on one thread, the client's. HTTP/3's endpoint is a task of the same runtime.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -32,10 +32,10 @@ use super::protocol::Protocol;
 
 /// RFC 9114 §8.1: H3_NO_ERROR.
 const NO_ERROR: u64 = 0x100;
-/// How long the end of connections is awaited.
+/// How long to wait for connections to end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What clients count, all connections together.
+/// The clients' counts over all connections.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// Bytes of content that arrived.
@@ -45,14 +45,14 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// A request that is in flight until the end of its response.
+    /// A request in flight until the end of its response.
     fn begin(&self) -> InFlight<'_> {
         let now = self.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         self.most.fetch_max(now, Ordering::Relaxed);
         InFlight(self)
     }
 
-    /// The most requests that were in flight at a time.
+    /// The most requests in flight at a time.
     pub(super) fn most_in_flight(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }
@@ -76,17 +76,17 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A client on the current runtime. Without resumption all handshakes are full ones.
+    /// A client on the current runtime. Without resumption, all handshakes are full.
     ///
     /// # Errors
-    /// There is no port for it.
+    /// No port is available.
     pub(super) fn new(
         protocol: Protocol,
         address: SocketAddr,
         options: &Options,
         resumption: bool,
     ) -> Result<Self> {
-        // The server makes its certificate itself, as it does for everyone.
+        // The server generates its own certificate, as it does by default.
         let mut tls = trusting_anyone(options.provider())?;
         tls.alpn_protocols = vec![protocol.alpn().to_vec()];
         if !resumption {
@@ -154,7 +154,7 @@ impl Client {
     }
 
     /// Waits until the server knows that connections have ended, so that they cost it nothing
-    /// later on. Those over TCP end with their sockets.
+    /// later. Those over TCP end with their sockets.
     pub(super) async fn close(&self) {
         if let Some(endpoint) = &self.endpoint {
             endpoint.close(NO_ERROR, b"");
@@ -172,7 +172,7 @@ fn broken<E: fmt::Display>(error: E) -> Failure {
     Failure::new(format!("a request failed: {error}"))
 }
 
-/// HTTP/3's endpoint. What it takes is the size of the server's datagrams (RFC 9000 §18.2).
+/// HTTP/3's endpoint. Its receive limit is the size of the server's datagrams (RFC 9000 §18.2).
 fn endpoint(
     loopback: IpAddr,
     options: &Options,
@@ -188,7 +188,7 @@ fn endpoint(
         .map_err(context("cannot start the QUIC client"))
 }
 
-/// A connection, or a handle of it.
+/// A connection, or a handle to it.
 pub(super) struct Connection {
     kind: Kind,
     protocol: Protocol,
@@ -202,7 +202,7 @@ enum Kind {
 }
 
 impl Connection {
-    /// Handles for this many requests at a time; of HTTP/1.1 there is only one.
+    /// Handles for this many concurrent requests; HTTP/1.1 has only one.
     pub(super) fn split(self, streams: usize) -> Vec<Self> {
         let (protocol, address) = (self.protocol, self.address);
         let kinds = match self.kind {
@@ -218,10 +218,10 @@ impl Connection {
         kinds.into_iter().map(handle).collect()
     }
 
-    /// A GET as curl would send it.
+    /// A GET like curl's.
     ///
     /// # Errors
-    /// The path has a character that no path may have.
+    /// The path contains an invalid character.
     pub(super) fn request(&self, file: &File) -> Result<Request<Empty<Bytes>>> {
         let mut request = Request::builder()
             .header(USER_AGENT, concat!("squall/", env!("CARGO_PKG_VERSION")))
@@ -237,7 +237,7 @@ impl Connection {
     /// Sends a request and reads its response to the end.
     ///
     /// # Errors
-    /// The connection broke, or the response is another one than that.
+    /// The connection failed, or the response is not the expected one.
     pub(super) async fn get(
         &mut self,
         request: Request<Empty<Bytes>>,

@@ -1,4 +1,4 @@
-//! A connection for each request: a full handshake, the smallest file, and the end.
+//! One connection per request: a full handshake, the smallest file, and the end.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use tokio::task::JoinSet;
 use super::client::{Client, Tally};
 use super::files::File;
 
-/// Connections that are made or used at a time.
+/// Connections made or used at a time.
 pub(super) const AT_A_TIME: usize = 10;
 
-/// Begins to make connections.
+/// Starts making connections.
 pub(super) fn start(client: &Arc<Client>, file: &File, tally: &Arc<Tally>) -> JoinSet<Result<()>> {
     let mut tasks = JoinSet::new();
     for _ in 0..AT_A_TIME {

@@ -11,7 +11,7 @@ pub(super) const SIZES: [u64; 3] = [1_024, 100_000, 1_000_000];
 pub(super) const SEGMENT_S: u64 = 2;
 /// The bitrate of audio, in bit/s.
 const AUDIO: u64 = 128_000;
-/// The bitrates of video, in bit/s: up and down again, a step with each segment.
+/// The bitrates of video, in bit/s: up and down again, one step per segment.
 const VIDEO: [u64; 6] = [
     1_000_000, 2_500_000, 5_000_000, 8_000_000, 5_000_000, 2_500_000,
 ];
@@ -39,7 +39,7 @@ impl File {
         Self::segment("audio", AUDIO)
     }
 
-    /// Segments of video in the order of the schedule, which starts over after them.
+    /// Segments of video in the order of the schedule, which then starts over.
     pub(super) fn video() -> Vec<Self> {
         let segments = VIDEO.iter();
         segments.map(|rate| Self::segment("video", *rate)).collect()
@@ -53,14 +53,14 @@ impl File {
     }
 }
 
-/// The folder, in the system's place for temporary files; gone when dropped.
+/// The folder, in the system's temporary directory; removed when dropped.
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
     /// Writes all files.
     ///
     /// # Errors
-    /// The system's: no space, no permission.
+    /// The system's, such as a lack of space or permission.
     pub(super) fn create() -> Result<Self> {
         let name = format!("squall-perf-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -86,7 +86,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // It is the system's place for things that are left behind.
+        // If it stays, the system's temporary directory is the right place for it.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What a server's workers did by stage, read from its metrics.
+//! The time of a server's workers by stage, read from its metrics.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,13 +12,13 @@ use crate::serve::transport::{
     CPU_SECONDS, PREEMPTIONS, RECEIVED_DATAGRAMS, SENT_DATAGRAMS, STAGE_MARKS, STAGE_SECONDS,
 };
 
-/// Seconds become ticks of a nanosecond.
+/// Seconds become ticks of one nanosecond.
 pub(super) const NS_PER_TICK: f64 = 1.0;
 
 /// How long the server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Everything since the server began.
+/// All values since the server started.
 ///
 /// # Errors
 /// The server does not answer.
@@ -33,7 +33,7 @@ pub(super) fn fetch(address: SocketAddr) -> Result<Sample> {
     parse(&text).ok_or_else(|| Failure::new("the server's metrics do not tell its stages"))
 }
 
-/// The samples among the lines.
+/// Finds the samples among the lines.
 fn parse(text: &str) -> Option<Sample> {
     let value = |name: &str| -> Option<f64> {
         let mut lines = text.lines();

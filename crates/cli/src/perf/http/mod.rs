@@ -16,8 +16,8 @@
 //!      ▼
 //!   report      medians of the rounds, and medians of the rounds' ratios
 //! ```
-//! After the rounds a second server, which measures its stages, tells where HTTP/3's time goes: the
-//! first one costs what it costs its users.
+//! After the rounds, a second server that measures its stages shows where HTTP/3's time goes. The
+//! first one does not measure, so it costs what it costs its users.
 
 mod client;
 mod connections;
@@ -60,19 +60,19 @@ use crate::output::say;
 /// The longest warm-up of a measurement of requests.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// What all rounds have in common.
+/// State shared by all rounds.
 struct Bench {
     options: Options,
     loopback: IpAddr,
     cores: Cores,
     ksoftirqd: Ksoftirqd,
     audience: Audience,
-    /// Each measurement's time in a round.
+    /// Time per measurement and round.
     time: Duration,
     server: Server,
-    /// Measures its stages.
+    /// The server that measures its stages.
     staged: Server,
-    /// Gone after the servers.
+    /// Removed after the servers.
     _folder: Folder,
 }
 
@@ -186,7 +186,7 @@ impl Bench {
         })
     }
 
-    /// Where HTTP/3's time goes.
+    /// Measures where HTTP/3's time goes.
     fn stages(&self, work: Work, rates: Rates) -> Result<Option<Table>> {
         let title = format!("stages, {work}");
         let round = self.run_one(&self.staged, work, Protocol::H3, title)?;
@@ -236,10 +236,10 @@ impl Bench {
     }
 }
 
-/// Measures all protocols in rounds, and prints what they took.
+/// Measures all protocols in rounds, and prints the results.
 ///
 /// # Errors
-/// The server or a client failed, or the machine refused something.
+/// The server or a client failed, or the system refused something.
 pub(crate) fn measure(args: &Local) -> Result<()> {
     let plot = args.output.plot.as_deref().map(Chart::create).transpose()?;
     let bench = Bench::new(args)?;

@@ -1,11 +1,11 @@
-//! The three protocols, and the load that each of them gets.
+//! The three protocols, and the load for each of them.
 
 use std::fmt;
 
 use http::Version;
 use serde::Serialize;
 
-/// A version of HTTP with what it runs over.
+/// A version of HTTP and its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Protocol {
@@ -38,7 +38,7 @@ impl Protocol {
         }
     }
 
-    /// What a response of this protocol says of itself.
+    /// The version in a response of this protocol.
     pub(super) fn version(self) -> Version {
         match self {
             Self::H3 => Version::HTTP_3,

@@ -1,4 +1,4 @@
-//! What was measured as results: rows, ratios, tables.
+//! Turns measurements into results: rows, ratios, tables.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::session::Audience;
 use super::window::Taken;
 use crate::perf::report::Report;
 
-/// What clients do.
+/// The clients' work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// Request a file of that many bytes over and over.
@@ -49,7 +49,7 @@ impl Work {
         }
     }
 
-    /// Bytes of each response, if all are the same.
+    /// Bytes of each response, if all have the same size.
     pub(super) fn response(self) -> Option<u64> {
         match self {
             Self::Requests(size) => Some(size),
@@ -85,7 +85,7 @@ impl fmt::Display for Work {
     }
 }
 
-/// What one protocol did in one round.
+/// The result of one protocol in one round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Round {
     pub(super) taken: Taken,
@@ -94,7 +94,7 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// CPU time of the server in seconds for a GB of content.
+    /// The server's CPU time in seconds per GB of content.
     fn server_s_per_gb(&self) -> f64 {
         self.taken.server.as_secs_f64() / (self.taken.bytes as f64 / 1e9)
     }
@@ -112,12 +112,12 @@ impl Round {
     }
 }
 
-/// A work's rounds, by protocol.
+/// The rounds of one kind of work, by protocol.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) work: Work,
     rounds: BTreeMap<(&'static str, usize), Round>,
-    /// What HTTP/3's stages took, on a server of its own.
+    /// The time of HTTP/3's stages, measured on a separate server.
     pub(super) stages: Option<Table>,
 }
 
@@ -135,7 +135,7 @@ impl Entry {
         self.rounds.is_empty()
     }
 
-    /// Adds what a protocol did in a round.
+    /// Adds a protocol's result in a round.
     pub(super) fn add(&mut self, protocol: Protocol, index: usize, round: Round) {
         self.rounds.insert((protocol.name(), index), round);
     }
@@ -151,7 +151,7 @@ impl Entry {
         median(self.of(protocol).map(|(_, round)| figure(round)).collect())
     }
 
-    /// HTTP/3's CPU of the server against another protocol's, for the same bytes: the median of
+    /// The server's CPU for HTTP/3 relative to another protocol, for the same bytes: the median of
     /// the rounds' ratios.
     fn ratio(&self, other: Protocol) -> Option<f64> {
         let ratios = self.of(Protocol::H3).filter_map(|(index, own)| {
@@ -172,7 +172,7 @@ struct RequestRow {
     requests_per_s: f64,
 }
 
-/// A connection for a request of the smallest file.
+/// One connection per request for the smallest file.
 #[derive(Clone, Debug, Serialize)]
 struct HandshakeRow {
     protocol: Protocol,
@@ -189,21 +189,21 @@ struct SessionRow {
     stalls: u64,
 }
 
-/// HTTP/3's CPU of the server against the others'.
+/// The server's CPU for HTTP/3 relative to the others.
 #[derive(Clone, Debug, Serialize)]
 struct Ratio {
     #[serde(skip)]
     work: Work,
     #[serde(rename = "work")]
     kind: &'static str,
-    /// Of requests.
+    /// For requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
     h3_to_h2: Option<f64>,
     h3_to_h1: Option<f64>,
 }
 
-/// What a measurement's load was, and how busy the two ends were with it.
+/// A measurement's load, and how busy it kept the two ends.
 #[derive(Clone, Debug, Serialize)]
 struct Load {
     protocol: Protocol,
@@ -211,18 +211,18 @@ struct Load {
     work: Work,
     #[serde(rename = "work")]
     kind: &'static str,
-    /// Of requests.
+    /// For requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
     connections: usize,
-    /// The most requests that were in flight at a time, counted as they began and ended.
+    /// The most requests in flight at a time, counted as they began and ended.
     in_flight: usize,
-    /// CPU time against elapsed time.
+    /// CPU time divided by elapsed time.
     server_busy: f64,
     client_busy: f64,
 }
 
-/// What was measured, and on what.
+/// The setup of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Setup {
     pub(super) what: Vec<String>,
@@ -247,7 +247,7 @@ impl Setup {
     }
 }
 
-/// What is measured, in lines.
+/// Describes the measurement in lines.
 pub(super) fn describe(audience: Audience) -> Vec<String> {
     vec![
         "server: squall serve, a process of its own; clients: squall-h3 and hyper".to_owned(),
@@ -281,7 +281,7 @@ pub(super) struct HttpReport {
 }
 
 impl HttpReport {
-    /// The figures of all rounds.
+    /// Computes the figures from all rounds.
     pub(super) fn new(entries: &[Entry], audience: Audience, setup: Setup) -> Self {
         let mut report = Self {
             rows: Vec::new(),
@@ -319,7 +319,7 @@ impl HttpReport {
                     self.rows.push(RequestRow {
                         protocol,
                         size,
-                        // s/GB are ns/B.
+                        // s/GB equals ns/B.
                         server_us_per_request: per_gb * size as f64 / 1e3,
                         server_cpu_s_per_gb: per_gb,
                         requests_per_s: per_s / size as f64,
@@ -371,7 +371,7 @@ impl HttpReport {
         self.rows.is_empty()
     }
 
-    /// A column for each protocol, with a cell for each work.
+    /// A column for each protocol, with a cell for each kind of work.
     fn columns(works: &[Work], cell: impl Fn(Work, Protocol) -> Option<String>) -> Vec<Column> {
         let cell = |work: Work, protocol| cell(work, protocol).unwrap_or_else(|| "-".to_owned());
         Protocol::ALL
@@ -397,7 +397,7 @@ impl HttpReport {
         rows.find(|row| (Work::Session, row.protocol) == (work, protocol))
     }
 
-    /// Each work's figures, with the protocols side by side.
+    /// The figures of each kind of work, with the protocols side by side.
     fn table(&self) -> Grid {
         let works: Vec<Work> = self.ratios.iter().map(|ratio| ratio.work).collect();
         let ratio = |heading, of: fn(&Ratio) -> Option<f64>| {
@@ -469,7 +469,7 @@ struct Staged {
     work: Work,
     #[serde(rename = "work")]
     kind: &'static str,
-    /// Of requests.
+    /// For requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
     #[serde(flatten)]
@@ -538,7 +538,7 @@ impl Report for HttpReport {
             let work = Work::Requests(row.size);
             (work, row.protocol, row.server_cpu_s_per_gb)
         });
-        // Short responses cost many times as much for a byte: no bar would be left of the others.
+        // Short responses cost many times as much per byte: the other bars would vanish.
         let requests = requests.filter(|(work, ..)| *work != Work::Requests(SIZES[0]));
         let sessions = self.sessions.iter();
         let sessions = sessions.map(|row| (Work::Session, row.protocol, row.server_cpu_s_per_gb));

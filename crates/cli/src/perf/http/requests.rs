@@ -10,7 +10,7 @@ use super::client::{Client, Connection, Tally};
 use super::files::File;
 use super::protocol::Shape;
 
-/// Opens the connections of a load and begins its requests on all of them.
+/// Opens the connections of a load and starts its requests on all of them.
 ///
 /// # Errors
 /// There is no connection.

@@ -1,4 +1,4 @@
-//! The server: `squall serve` as it is, in a process of its own on the server's core.
+//! The server: an ordinary `squall serve` in a separate process on the server's core.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{IpAddr, SocketAddr};
@@ -13,14 +13,14 @@ use squall_yard::sys;
 use super::metrics;
 use super::thread::on_core;
 
-/// Connections that may be open at a time, as of `squall serve` by itself.
+/// Connections that may be open at a time, as is the default of `squall serve`.
 const CONNECTIONS: usize = 10_000;
 
 /// A running server; ended when dropped.
 pub(super) struct Server {
     process: Child,
     pub(super) address: SocketAddr,
-    /// Where it tells what its stages took.
+    /// Where it serves its metrics.
     metrics: Option<SocketAddr>,
 }
 
@@ -29,7 +29,7 @@ impl Server {
     /// With `stage_times` it measures its stages.
     ///
     /// # Errors
-    /// It did not start, with its own words.
+    /// It did not start; the error quotes what it printed.
     pub(super) fn start(
         folder: &Path,
         loopback: IpAddr,
@@ -58,7 +58,7 @@ impl Server {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // A process runs where the thread that started it may run.
+        // A process inherits the cores of the thread that starts it.
         let process = on_core(core, || command.spawn().map_err(failed()))?;
         let mut server = Self {
             process,
@@ -69,10 +69,10 @@ impl Server {
         Ok(server)
     }
 
-    /// Reads its addresses from its first lines: `metrics at http://ADDR:PORT/metrics`, if it has
-    /// any, and `listening on ADDR:PORT (TCP and UDP)`.
+    /// Reads its addresses from its first lines: `metrics at http://ADDR:PORT/metrics`, if any, and
+    /// `listening on ADDR:PORT (TCP and UDP)`.
     fn find(&mut self) -> Result<()> {
-        // Without such lines it has ended, and says why.
+        // Without these lines it has ended, and says why.
         let lines = self
             .process
             .stdout
@@ -92,7 +92,7 @@ impl Server {
         Err(self.complaint())
     }
 
-    /// Why it does not run.
+    /// Why it is not running.
     fn complaint(&mut self) -> Failure {
         let _ = self.process.kill();
         let mut words = String::new();
@@ -102,7 +102,7 @@ impl Server {
         Failure::new(format!("squall serve did not start: {}", words.trim()))
     }
 
-    /// What its stages took so far, if it measures them.
+    /// The time of its stages so far, if it measures them.
     ///
     /// # Errors
     /// It does not answer.
@@ -123,7 +123,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has nothing to finish, and may have ended by itself.
+        // It has nothing to finish, and may already have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

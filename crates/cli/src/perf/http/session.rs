@@ -1,4 +1,4 @@
-//! Viewers of a film that comes in segments, as with DASH (ISO/IEC 23009-1).
+//! Viewers of a film that arrives in segments, as with DASH (ISO/IEC 23009-1).
 //!
 //! ```text
 //!   segment n      audio, then video, on the viewer's own connection; the bitrate changes with n
@@ -7,8 +7,8 @@
 //!   a stall        segment n is not there when it is due: playback waits for it, and everything
 //!                  after it is due that much later
 //! ```
-//! Viewers begin evenly spread over a segment's time, and at different places of the schedule. The
-//! film's clock can be faster than the wall's, so that a short measurement holds many segments.
+//! Viewers begin evenly spread over a segment's time, and at different places in the schedule. The
+//! film's clock can be faster than the wall clock, so that a short measurement holds many segments.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use tokio::time::{sleep_until, timeout_at};
 use super::client::{Client, Connection, Tally};
 use super::files::{File, SEGMENT_S};
 
-/// Seconds of the film that a viewer keeps ahead of what is played.
+/// Seconds of the film that a viewer buffers ahead of playback.
 const BUFFER_S: u64 = 3 * SEGMENT_S;
 
-/// Who watches, and how fast.
+/// The number of viewers, and their speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Audience {
     pub(super) viewers: usize,
-    /// Seconds of the film in a second.
+    /// Seconds of the film per second.
     pub(super) speed: f64,
 }
 
 impl Audience {
-    /// Seconds of the film on the wall's clock.
+    /// Converts seconds of the film to wall-clock time.
     fn wall(self, film_s: u64) -> Duration {
         Duration::from_secs(film_s).div_f64(self.speed)
     }
@@ -44,13 +44,13 @@ impl Audience {
         self.wall(SEGMENT_S)
     }
 
-    /// The time in which all viewers begin, and as much again for the last one's buffer.
+    /// The time for all viewers to begin, and as much again for the last one's buffer.
     pub(super) fn warm_up(self) -> Duration {
         self.wall(2 * SEGMENT_S)
     }
 }
 
-/// What viewers count.
+/// The viewers' counts.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) tally: Tally,
@@ -58,13 +58,13 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Segments that were not there in time.
+    /// Segments that were late.
     pub(super) fn stalls(&self) -> u64 {
         self.stalls.load(Ordering::Relaxed)
     }
 }
 
-/// Opens a connection for each viewer, and has them begin to watch.
+/// Opens a connection for each viewer, and lets them begin to watch.
 ///
 /// # Errors
 /// There is no connection.
@@ -99,7 +99,7 @@ pub(super) async fn start(
 struct Playback {
     /// A segment's time.
     segment: Duration,
-    /// How much is kept ahead of what is played.
+    /// How much is buffered ahead of playback.
     buffer: Duration,
     /// When the next segment is due.
     due: Instant,
@@ -111,7 +111,7 @@ impl Playback {
         self.due.checked_sub(self.buffer)
     }
 
-    /// The next segment has arrived; playback waited for it if it was due before.
+    /// The next segment has arrived; if it was overdue, playback waited for it.
     fn arrived(&mut self, now: Instant) {
         self.due = self.due.max(now) + self.segment;
     }

@@ -1,14 +1,14 @@
-//! Work on a thread of its own that runs on one core.
+//! Runs work on a separate thread pinned to one core.
 
 use std::thread;
 
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::sys;
 
-/// Runs a closure on a new thread, which is pinned to a core if there is one, and waits for it.
+/// Runs a closure on a new thread, pinned to a core if one is given, and waits for it.
 ///
 /// # Errors
-/// The closure's; or there is no such thread.
+/// The closure's, or the thread could not be started.
 pub(super) fn on_core<T: Send>(
     core: Option<usize>,
     work: impl FnOnce() -> Result<T> + Send,

@@ -1,4 +1,4 @@
-//! The time of a measurement: a warm-up, then what the clocks and counters say before and after.
+//! The time of a measurement: a warm-up, then a difference of clocks and counters.
 
 use std::time::{Duration, Instant};
 
@@ -26,13 +26,13 @@ pub(super) struct Taken {
     pub(super) elapsed: Duration,
     /// CPU time of the server, `ksoftirqd` on its core included.
     pub(super) server: Duration,
-    /// The same of the client.
+    /// Likewise for the client.
     pub(super) client: Duration,
-    /// The server's by stage, if it measures them.
+    /// The server's time by stage, if it measures that.
     pub(super) stages: Option<Sample>,
 }
 
-/// What is read. The client is the thread that reads.
+/// The sources of readings. The client is the thread that reads.
 pub(super) struct Clocks<'a> {
     pub(super) server: &'a Server,
     pub(super) ksoftirqd: &'a Ksoftirqd,
@@ -40,7 +40,7 @@ pub(super) struct Clocks<'a> {
 }
 
 impl Clocks<'_> {
-    /// Everything, with the time since `begin`.
+    /// All readings, with the time since `begin`.
     fn read(&self, begin: Instant) -> Result<Taken> {
         let soft = self.ksoftirqd.now();
         Ok(Taken {
@@ -52,8 +52,8 @@ impl Clocks<'_> {
         })
     }
 
-    /// Lets clients run for a window, and returns what was done in its second part. Ctrl-C ends
-    /// it early.
+    /// Lets clients run for a window, and returns what was done in its second part. Ctrl-C ends it
+    /// early.
     ///
     /// # Errors
     /// A client failed, or the server is gone.

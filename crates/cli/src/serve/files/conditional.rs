@@ -7,16 +7,16 @@ use http::header::{
 };
 use http::{HeaderMap, Method};
 
-/// What identifies the content that would be sent.
+/// The identity of the content that would be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Validators<'a> {
     /// A strong entity tag, with its quotes.
     pub(super) etag: &'a str,
-    /// Last-Modified, in whole seconds since 1970; absent where the file has no such time.
+    /// Last-Modified, in whole seconds since 1970; absent if the file has no such time.
     pub(super) modified: Option<u64>,
 }
 
-/// What becomes of a conditional request.
+/// The outcome of evaluating preconditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Proceed,
@@ -63,7 +63,7 @@ pub(super) enum Part {
     Unsatisfiable,
 }
 
-/// The part that is asked for, of content of this length. A Range that asks for several parts or is
+/// The requested part of content of this length. A Range that asks for several parts or is
 /// malformed is ignored, as RFC 9110 §14.2 allows, and so is that of a HEAD.
 pub(super) fn part(method: &Method, headers: &HeaderMap, now: Validators<'_>, len: u64) -> Part {
     let Some(range) = headers.get(RANGE).filter(|_| method == Method::GET) else {
@@ -118,13 +118,13 @@ fn parse_range(range: &str, len: u64) -> Option<Part> {
     })
 }
 
-/// Digits only; more than fit count as the most.
+/// Digits only; values that do not fit saturate.
 fn number(digits: &str) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
     is_number.then(|| digits.parse().unwrap_or(u64::MAX))
 }
 
-/// Whether an entity tag of a list passes; `*` always does. What is no list matches nothing.
+/// Whether an entity tag of a list passes; `*` always does. A malformed list matches nothing.
 fn any_tag(headers: &HeaderMap, name: &HeaderName, passes: impl Fn(&str) -> bool) -> bool {
     headers.get_all(name).iter().any(|value| {
         let Ok(list) = value.to_str() else {

@@ -1,6 +1,6 @@
-//! Which of a file's encoded forms a client gets (RFC 9110 §12.5.3).
+//! Selects which of a file's encoded forms a client gets (RFC 9110 §12.5.3).
 
-/// A content coding, in the order of preference where a client has none.
+/// A content coding, in order of preference for clients without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Coding {
     /// RFC 7932
@@ -9,15 +9,15 @@ pub(super) enum Coding {
     Zstd,
     /// RFC 1952
     Gzip,
-    /// As it is.
+    /// Unencoded.
     Identity,
 }
 
 impl Coding {
-    /// All, the preferred one first.
+    /// All codings, the preferred one first.
     pub(super) const ALL: [Self; 4] = [Self::Brotli, Self::Zstd, Self::Gzip, Self::Identity];
 
-    /// The name in fields; none where the field is left out.
+    /// The name in fields; `None` if the field is omitted.
     pub(super) fn token(self) -> Option<&'static str> {
         match self {
             Self::Brotli => Some("br"),
@@ -27,7 +27,7 @@ impl Coding {
         }
     }
 
-    /// What is appended to a file's name.
+    /// The suffix of the file's name.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Self::Brotli => ".br",
@@ -49,9 +49,9 @@ impl Coding {
     }
 }
 
-/// The coding with the highest weight among those that are there, by the values of Accept-Encoding.
-/// The file as it is wins over encoded forms only with a higher weight of its own, and is sent if
-/// nothing is acceptable: that serves more clients than 406 would.
+/// The available coding with the highest weight in these values of Accept-Encoding. The unencoded
+/// file wins over encoded forms only with a higher weight of its own. It is also sent if nothing is
+/// acceptable: that serves more clients than 406 would.
 pub(super) fn choose<'a>(
     accepted: impl Iterator<Item = &'a [u8]>,
     is_there: impl Fn(Coding) -> bool,
@@ -78,7 +78,7 @@ pub(super) fn choose<'a>(
     for coding in Coding::ALL {
         let weight = weights[coding as usize].or(others);
         let weight = match coding {
-            // Acceptable without being listed, but then only if nothing else is.
+            // Acceptable without being listed, but then only as a last resort.
             Coding::Identity => weight.unwrap_or(1).min(FULL),
             _ => weight.unwrap_or(0),
         };
@@ -89,7 +89,7 @@ pub(super) fn choose<'a>(
     best.0
 }
 
-/// A name and its weight in thousandths; a weight that is none counts as zero.
+/// A name and its weight in thousandths; an invalid weight counts as zero.
 fn weighted(member: &str) -> (&str, u16) {
     let (name, parameter) = member.split_once(';').unwrap_or((member, ""));
     let parameter = parameter.trim();

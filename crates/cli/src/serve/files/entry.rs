@@ -1,5 +1,5 @@
-//! A file as it is sent: its fields, and its content in memory or an open descriptor. The cache of
-//! them.
+//! A file as it is sent: its fields, and its content in memory or as an open descriptor; and the
+//! cache of files.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{File, Metadata};
@@ -17,33 +17,33 @@ use super::reply::Slot;
 use super::root::Root;
 use super::types::content_type;
 
-/// Files up to this size are kept in memory: over HTTP/3 one of 1 MB then costs the server 0.64 of
-/// what it costs read from the page cache each time (Xeon, Emerald Rapids; `squall perf --http`).
+/// Files up to this size are kept in memory: over HTTP/3, one of 1 MB then costs the server 0.64 of
+/// reading it from the page cache each time (Xeon, Emerald Rapids; `squall perf --http`).
 const SMALL: u64 = 1 << 20;
 
-/// What an entry takes besides its content, roughly.
+/// Rough memory of an entry in addition to its content.
 const OVERHEAD: usize = 1 << 10;
 
 /// Larger files that are kept open.
 const OPEN_FILES: usize = 256;
 
-/// How long a file is served without another look at it.
+/// How long a file is served without being checked again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What tells one content of a file from another.
+/// Distinguishes versions of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Signature {
     len: u64,
     /// Nanoseconds since 1970.
     modified: i128,
-    /// Of the last change of anything, where the system tells.
+    /// Time of the last change of any kind, if the system reports it.
     changed: i128,
     inode: u64,
     device: u64,
 }
 
 impl Signature {
-    /// `None` for what is no file.
+    /// `None` for anything but a file.
     fn of(metadata: &Metadata) -> Option<Self> {
         if !metadata.is_file() {
             return None;
@@ -75,7 +75,7 @@ impl Signature {
         }
     }
 
-    /// A strong validator (RFC 9110 §8.8.1): another file, time or size is another tag.
+    /// A strong validator (RFC 9110 §8.8.1): it changes with the file, time or size.
     fn etag(&self) -> String {
         format!("\"{:x}-{:x}-{:x}\"", self.len, self.modified, self.inode)
     }
@@ -95,7 +95,7 @@ pub(super) enum Content {
     Disk(Arc<File>),
 }
 
-/// A file, or an encoded sibling of it, with the fields of a response that has all of it.
+/// A file, or an encoded sibling of it, with the fields of a complete response.
 #[derive(Debug)]
 pub(super) struct Form {
     signature: Signature,
@@ -106,12 +106,12 @@ pub(super) struct Form {
     pub(super) etag: HeaderValue,
     pub(super) last_modified: Option<HeaderValue>,
     modified_seconds: Option<u64>,
-    /// The whole of it as HTTP/3 sends it.
+    /// The complete response as HTTP/3 sends it.
     pub(super) reply: Slot,
 }
 
 impl Form {
-    /// Opens a file and reads it if it is small. `None` if it is something else, such as a folder.
+    /// Opens a file and reads it if it is small. `None` if it is anything else, such as a folder.
     fn load(root: &Root, name: &[u8], coding: Coding) -> io::Result<Option<Self>> {
         let mut file = root.find(name)?;
         let Some(signature) = Signature::of(&file.metadata()?) else {
@@ -154,11 +154,11 @@ impl Form {
     }
 }
 
-/// What a path leads to: a file and its encoded siblings.
+/// The file that a path leads to, with its encoded siblings.
 #[derive(Debug)]
 pub(super) struct Entry {
     key: Box<[u8]>,
-    /// The name of the file below the root, which differs from the key for a folder's index.
+    /// The file's name below the root, which differs from the key for a folder's index.
     name: Box<[u8]>,
     /// By the index in [`Coding::ALL`].
     forms: [Option<Form>; 4],
@@ -170,10 +170,10 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Opens a file and its siblings. `None` if it is something else than a file.
+    /// Opens a file and its siblings. `None` if it is anything but a file.
     ///
     /// # Errors
-    /// The system's, for the file itself; a sibling that cannot be read is not there.
+    /// The system's, for the file itself; an unreadable sibling counts as absent.
     pub(super) fn load(root: &Root, key: &[u8], name: &[u8]) -> io::Result<Option<Self>> {
         let Some(identity) = Form::load(root, name, Coding::Identity)? else {
             return Ok(None);
@@ -196,13 +196,13 @@ impl Entry {
         }))
     }
 
-    /// A form, if it is there; the file itself always is.
+    /// A form, if it exists; the file itself always does.
     pub(super) fn form(&self, coding: Coding) -> Option<&Form> {
         self.forms[coding as usize].as_ref()
     }
 
-    /// The form for a client that accepts these codings; absent never, since the file itself is
-    /// always there.
+    /// The form for a client that accepts these codings; never `None`, since the file itself always
+    /// exists.
     pub(super) fn choose<'a>(&self, accepted: impl Iterator<Item = &'a [u8]>) -> Option<&Form> {
         let coding = if self.varies {
             encoding::choose(accepted, |coding| self.form(coding).is_some())
@@ -217,7 +217,7 @@ impl Entry {
         self.varies
     }
 
-    /// Whether the files are those that were read. This costs four look-ups.
+    /// Whether the files are still those that were read. This costs four look-ups.
     fn is_current(&self, root: &Root) -> bool {
         self.forms.iter().zip(Coding::ALL).all(|(form, coding)| {
             let now = root.look(&sibling(&self.name, coding)).ok();
@@ -226,7 +226,7 @@ impl Entry {
         })
     }
 
-    /// Bytes in memory, and open files.
+    /// Number of bytes in memory, and of open files.
     fn cost(&self) -> (usize, usize) {
         let mut cost = (OVERHEAD + 2 * self.key.len(), 0);
         for form in self.forms.iter().flatten() {
@@ -244,8 +244,8 @@ fn sibling(name: &[u8], coding: Coding) -> Vec<u8> {
     [name, coding.suffix().as_bytes()].concat()
 }
 
-/// Files that were sent lately, bounded in bytes and in open files. Which one goes is decided by
-/// second chance: the oldest that has not been used since it was last considered.
+/// Recently sent files, bounded in bytes and in open files. Eviction is by second chance: the
+/// oldest file that has not been used since it was last considered.
 #[derive(Debug)]
 pub(super) struct Cache {
     inner: RwLock<Inner>,
@@ -262,7 +262,7 @@ struct Inner {
 }
 
 impl Cache {
-    /// One that holds up to this many bytes.
+    /// A cache of up to this many bytes.
     pub(super) fn new(bytes: usize) -> Self {
         Self {
             inner: RwLock::default(),
@@ -271,14 +271,14 @@ impl Cache {
         }
     }
 
-    /// What a path leads to, if it is here and was found unchanged within the last second. Of the
-    /// requests after a longer time, one looks at the files, and forgets them if they differ.
+    /// The cached entry for a path, if it was found unchanged within the last second. After that,
+    /// one request checks the files, and forgets them if they differ.
     pub(super) fn get(&self, root: &Root, key: &[u8]) -> Option<Arc<Entry>> {
         let entry = {
             let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(inner.by_key.get(key)?)
         };
-        // Not written when it is set: a file that everyone asks for is shared by all cores.
+        // Not written if already set: a file that everyone requests is shared by all cores.
         if !entry.used.load(Ordering::Relaxed) {
             entry.used.store(true, Ordering::Relaxed);
         }
@@ -297,7 +297,7 @@ impl Cache {
         Some(entry)
     }
 
-    /// Keeps what was loaded, if it fits.
+    /// Keeps a loaded entry if it fits.
     pub(super) fn insert(&self, entry: Entry) -> Arc<Entry> {
         entry.checked.store(self.now(), Ordering::Relaxed);
         let entry = Arc::new(entry);
@@ -324,7 +324,7 @@ impl Cache {
         }
     }
 
-    /// Milliseconds, of which zero is long ago.
+    /// Milliseconds, where zero is long ago.
     fn now(&self) -> u64 {
         (self.started.elapsed() + FRESH).as_millis() as u64
     }
@@ -341,7 +341,7 @@ impl Inner {
         }
     }
 
-    /// Removes one entry; those that were used since the last time go to the end instead.
+    /// Evicts one entry; entries used since last considered go to the end instead.
     fn evict(&mut self) {
         while let Some(entry) = self.ring.pop_front() {
             if entry.used.swap(false, Ordering::Relaxed) {
@@ -381,7 +381,7 @@ mod tests {
         for name in &names {
             scratch.write(name, &[1; 3 << 10]);
             load(&cache, &root, name);
-            // The first one is asked for all the time.
+            // The first one is requested all the time.
             assert!(cache.get(&root, b"file0").is_some(), "{name}");
         }
         let inner = cache.inner.read().expect("no panic");
@@ -422,12 +422,12 @@ mod tests {
         age(&entry);
         assert!(cache.get(&root, b"a").is_some());
         scratch.write("a", b"three");
-        // Not looked at again within a second.
+        // Not checked again within a second.
         assert!(cache.get(&root, b"a").is_some());
         age(&entry);
         assert!(cache.get(&root, b"a").is_none());
         let entry = load(&cache, &root, "a");
-        // A new sibling counts, too.
+        // A new sibling counts as well.
         scratch.write("a.br", b"x");
         age(&entry);
         assert!(cache.get(&root, b"a").is_none());

@@ -8,10 +8,10 @@ use super::conditional::format_seconds;
 use super::path::{encode, is_allowed};
 use super::root::Root;
 
-/// The most names in a list.
+/// The most names in a listing.
 const LIMIT: usize = 10_000;
 
-/// The Content-Security-Policy of a list: nothing but its own style.
+/// The Content-Security-Policy of a listing: nothing but its own style.
 pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 struct Row {
@@ -22,7 +22,7 @@ struct Row {
     modified: Option<u64>,
 }
 
-/// The page of a folder: folders first, both by name. Names that are not served are left out.
+/// The page of a folder: folders first, both sorted by name. Names that are not served are omitted.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -74,7 +74,7 @@ fn row(root: &Root, folder: &[u8], name: &[u8]) -> Option<Row> {
     } else {
         [folder, b"/", name].concat()
     };
-    // What cannot be opened, such as a link out of the root, is not shown either.
+    // Anything that cannot be opened, such as a link out of the root, is not shown either.
     let metadata = root.look(&path).ok()?;
     if !metadata.is_file() && !metadata.is_dir() {
         return None;
@@ -92,7 +92,7 @@ fn row(root: &Root, folder: &[u8], name: &[u8]) -> Option<Row> {
     })
 }
 
-/// Appends text as HTML.
+/// Appends text escaped for HTML.
 fn escape(text: &str, html: &mut String) {
     for character in text.chars() {
         match character {

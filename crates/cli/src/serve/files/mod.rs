@@ -1,4 +1,4 @@
-//! Files of a folder as responses. Knows nothing of the transport.
+//! Files of a folder as responses, independent of the transport.
 //!
 //! ```text
 //!   path         what a request names below the root
@@ -40,14 +40,14 @@ use self::root::Root;
 use super::body::Body;
 use super::reader::{Pool, Reader};
 
-/// What is served for a folder.
+/// The file that is served for a folder.
 const INDEX: &[u8] = b"index.html";
 
 /// The response to a request.
 pub(crate) enum Answer {
-    /// It is there: the file is cached, or there is nothing to send.
+    /// It is ready: the file is cached, or there is nothing to send.
     Ready(Response<Body>),
-    /// Files must be looked at.
+    /// The file system has to be accessed.
     Later(Pin<Box<dyn Future<Output = Response<Body>> + Send>>),
 }
 
@@ -63,12 +63,12 @@ struct Inner {
     browse: bool,
 }
 
-/// What a path stands for.
+/// The target of a path.
 enum Found {
     File(Arc<Entry>),
-    /// A folder whose path lacks the slash at the end.
+    /// A folder whose path lacks the trailing slash.
     Folder,
-    /// The page of a folder.
+    /// The listing of a folder.
     List(String),
 }
 
@@ -87,8 +87,8 @@ impl Files {
         })))
     }
 
-    /// The response to a plain GET of a small file that is cached, encoded for HTTP/3 with these
-    /// additional fields, and the length of its body. `None` for anything else: see
+    /// The response to a plain GET of a small cached file, encoded for HTTP/3 with these additional
+    /// fields, and the length of its body. `None` for anything else: see
     /// [`respond`](Self::respond).
     pub(crate) fn reply(
         &self,
@@ -122,8 +122,8 @@ impl Files {
         Some((reply, form.len))
     }
 
-    /// Answers a request. `path` and `query` are those of its URI. What is cached is answered
-    /// without an allocation but that of the response's fields.
+    /// Answers a request. `path` and `query` are those of its URI. A cached file is answered
+    /// without any allocation except for the response's fields.
     pub(crate) fn respond(
         &self,
         method: &Method,
@@ -166,7 +166,7 @@ impl Files {
 }
 
 impl Inner {
-    /// Looks at the files. Blocks.
+    /// Accesses the file system. Blocks.
     fn find(&self, target: &Target<'_>) -> io::Result<Found> {
         let folder = target.name();
         let index;
@@ -187,7 +187,7 @@ impl Inner {
             Err(error) if is_absent(&error) && target.is_folder() && self.browse => {
                 listing::page(&self.root, folder).map(Found::List)
             }
-            // Windows opens no folders.
+            // Windows cannot open folders.
             Err(error) if cfg!(windows) && !target.is_folder() => match self.root.look(folder) {
                 Ok(metadata) if metadata.is_dir() => Ok(Found::Folder),
                 _ => Err(error),
@@ -196,7 +196,7 @@ impl Inner {
         }
     }
 
-    /// The response with a file, or with a part of it, or without.
+    /// The response with a file, with a part of it, or without content.
     fn send(&self, entry: &Entry, method: &Method, headers: &HeaderMap) -> Response<Body> {
         let accepted = headers.get_all(ACCEPT_ENCODING).iter();
         let Some(form) = entry.choose(accepted.map(HeaderValue::as_bytes)) else {
@@ -261,7 +261,7 @@ impl Inner {
         }
         *response.body_mut() = match &form.content {
             Content::Memory(bytes) => {
-                // What is in memory is small.
+                // Content in memory is small.
                 let (first, len) = (first as usize, len as usize);
                 Body::Whole(bytes.slice(first..first + len))
             }
@@ -274,7 +274,7 @@ impl Inner {
     }
 }
 
-/// Whether a response depends on a field in other ways than by Accept-Encoding.
+/// Whether a response depends on a field other than Accept-Encoding.
 fn is_condition(name: &[u8]) -> bool {
     name == b"range" || name.starts_with(b"if-")
 }
@@ -303,7 +303,7 @@ fn set(response: &mut Response<Body>, name: HeaderName, value: HeaderValue) {
 
 /// Content-Range (RFC 9110 §14.4).
 fn range(part: &str, len: u64) -> HeaderValue {
-    // Digits are always a value.
+    // Digits always form a valid value.
     HeaderValue::try_from(format!("bytes {part}/{len}"))
         .unwrap_or_else(|_| HeaderValue::from_static("bytes */*"))
 }
@@ -322,7 +322,7 @@ pub(crate) fn short(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// To the folder's path with a slash at the end.
+/// Redirects to the folder's path with a trailing slash.
 fn redirect(mut uri: String, query: Option<&str>) -> Response<Body> {
     if let Some(query) = query {
         uri.push('?');
@@ -396,7 +396,7 @@ mod tests {
             }
         }
 
-        /// Asks twice: what is answered from the cache is what was answered before.
+        /// Asks twice: the cached answer must equal the first one.
         fn ask(
             &self,
             method: &Method,
@@ -532,7 +532,7 @@ mod tests {
         let (status, headers, body) = site.get("/b/large", &[("range", "bytes=300000-")]);
         assert_eq!((status, body.len()), (416, 0));
         assert_eq!(headers[CONTENT_RANGE], "bytes */300000");
-        // A range of an encoded form is one of that form.
+        // A range of an encoded form is a range of that form's bytes.
         let gzip = [("range", "bytes=99999-"), ("accept-encoding", "gzip")];
         let (status, headers, body) = site.get("/b/large", &gzip);
         assert_eq!((status, &body[..]), (206, &[8][..]));
@@ -592,7 +592,7 @@ mod tests {
         assert_eq!(headers[CONTENT_SECURITY_POLICY], listing::POLICY);
         let page = String::from_utf8(body).expect("text");
         assert!(page.contains("file.txt"), "{page}");
-        // An index is what it is, and so is a folder without a slash.
+        // An index stays an index, and so does a folder without a slash.
         assert_eq!(site.get("/a/", &[]).2, b"<p>a");
         assert_eq!(site.get("/b", &[]).0, 301);
         assert_eq!(site.get("/missing/", &[]).0, 404);

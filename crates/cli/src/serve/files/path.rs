@@ -1,19 +1,19 @@
-//! What a request's path names below the root, and what it must never name.
+//! The file below the root that a request's path names, and the names that are never served.
 
 use std::borrow::Cow;
 
 /// The one name that starts with a dot and is public by definition (RFC 8615).
 const WELL_KNOWN: &[u8] = b".well-known";
 
-/// A path below the root: the segments joined by single slashes, decoded, without a slash in front.
-/// A trailing slash remains; the root itself is empty.
+/// A path below the root: the decoded segments joined by single slashes, without a leading slash. A
+/// trailing slash remains; the root itself is empty.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target<'a>(Cow<'a, [u8]>);
 
 impl<'a> Target<'a> {
-    /// Decodes the path of a request. `None` refuses it: a segment that starts with a dot (so `..`
-    /// too), contains a slash, a NUL or another control character once decoded, or is not properly
-    /// encoded. Empty segments count for nothing, as in most servers.
+    /// Decodes the path of a request. `None` refuses it: a segment starts with a dot (including
+    /// `..`), contains a slash, a NUL or another control character once decoded, or is not properly
+    /// encoded. Empty segments are ignored, as in most servers.
     pub(super) fn parse(path: &'a str) -> Option<Self> {
         let rest = path.strip_prefix('/')?.as_bytes();
         let is_plain = !rest.contains(&b'%') && !rest.starts_with(b"/") && !has_double_slash(rest);
@@ -31,23 +31,23 @@ impl<'a> Target<'a> {
         is_allowed.then_some(Self(target))
     }
 
-    /// What a cache knows it by.
+    /// The cache's key.
     pub(super) fn key(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether it ends in a slash or is the root, so that it names a folder.
+    /// Whether it names a folder: it ends in a slash or is the root.
     pub(super) fn is_folder(&self) -> bool {
         self.0.is_empty() || self.0.ends_with(b"/")
     }
 
-    /// The path of a file or folder, without a slash at the end; empty for the root.
+    /// The path of a file or folder, without a trailing slash; empty for the root.
     pub(super) fn name(&self) -> &[u8] {
         self.0.strip_suffix(b"/").unwrap_or(&self.0)
     }
 
-    /// The folder of this name as a path of an URI: always one slash in front, so that a redirect
-    /// never leads to another host, and everything encoded that need be.
+    /// The folder of this name as a path of a URI: always with one leading slash, so that a
+    /// redirect never leads to another host, and encoded where necessary.
     pub(super) fn folder_uri(&self) -> String {
         let mut uri = String::from("/");
         encode(self.name(), &mut uri);
@@ -60,8 +60,8 @@ fn has_double_slash(path: &[u8]) -> bool {
     path.windows(2).any(|pair| pair == b"//")
 }
 
-/// Whether a decoded segment may be a name. On systems other than Unix, colons and backslashes
-/// separate as well.
+/// Whether a decoded segment may be a name. On systems other than Unix, colons and backslashes are
+/// separators as well.
 pub(super) fn is_allowed(segment: &[u8]) -> bool {
     let is_separator = |byte: &u8| cfg!(not(unix)) && matches!(byte, b':' | b'\\');
     !segment.starts_with(b".")
@@ -83,7 +83,7 @@ fn decode(path: &[u8]) -> Option<Vec<u8>> {
                 b'%' => hex(*bytes.next()?)? << 4 | hex(*bytes.next()?)?,
                 byte => byte,
             };
-            // An encoded slash is part of a name, and no name has one.
+            // An encoded slash would be part of a name, and names have none.
             if byte == b'/' {
                 return None;
             }
@@ -103,7 +103,7 @@ fn hex(digit: u8) -> Option<u8> {
         .and_then(|value| u8::try_from(value).ok())
 }
 
-/// Appends a path with everything encoded but slashes and unreserved characters (RFC 3986 §2.3).
+/// Appends a path, encoding everything except slashes and unreserved characters (RFC 3986 §2.3).
 pub(super) fn encode(path: &[u8], uri: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in path {
@@ -179,7 +179,7 @@ mod tests {
             ("/a%20b", b"a b", false),
             ("/a+b", b"a+b", false),
             ("/%61", b"a", false),
-            // Decoded once: what is left is a name with a percent sign.
+            // Decoded once: the result is a name with a percent sign.
             ("/%252e%252e", b"%2e%2e", false),
             ("/%ff", b"\xff", false),
             ("/\u{e4}", "\u{e4}".as_bytes(), false),

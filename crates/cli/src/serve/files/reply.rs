@@ -1,4 +1,4 @@
-//! A cached file as HTTP/3 sends it: encoded once a second, since its `date` says when.
+//! A cached file as HTTP/3 sends it: encoded once a second, since its `date` changes.
 
 use std::fmt;
 use std::sync::{PoisonError, RwLock};
@@ -11,14 +11,14 @@ use squall_h3::server::Reply;
 
 use super::conditional::format_seconds;
 
-/// A response and the second that it was encoded in.
+/// A response and the second in which it was encoded.
 #[derive(Default)]
 pub(super) struct Slot(RwLock<Option<(u64, Reply)>>);
 
 impl Slot {
-    /// The response, made anew if it is of another second. Copies nothing of its body.
+    /// The response, encoded again if it is from another second. Copies nothing of its body.
     pub(super) fn get(&self, make: impl FnOnce() -> Response<Bytes>) -> Reply {
-        // RFC 9110 §6.6.1; a clock before 1970 has no date.
+        // RFC 9110 §6.6.1; before 1970 a clock has no date.
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_secs();
         let kept = self.0.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
 //! The folder that is served: files are opened below it, and never outside.
 //!
-//! Linux resolves a name below a folder in one step (openat2 with `RESOLVE_BENEATH`), so no
-//! symbolic link that is exchanged at the wrong moment leads out. Elsewhere, or where a sandbox
-//! forbids that call, the resolved path is compared with the root's before the file is opened.
+//! Linux resolves a name below a folder in one step (openat2 with `RESOLVE_BENEATH`), so that a
+//! symbolic link replaced at the wrong moment cannot lead out. Elsewhere, or if a sandbox forbids
+//! that call, the resolved path is compared with the root's before the file is opened.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Root {
     /// Resolved once, when the server starts.
     path: PathBuf,
-    /// The same folder, where the system can resolve names below it.
+    /// The same folder, if the system can resolve names below it.
     #[cfg(target_os = "linux")]
     folder: Option<File>,
 }
@@ -23,7 +23,7 @@ impl Root {
     /// Opens a folder.
     ///
     /// # Errors
-    /// It is not there, is no folder, or cannot be read.
+    /// It does not exist, is not a folder, or cannot be read.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
         std::fs::read_dir(&path)?;
@@ -34,7 +34,7 @@ impl Root {
         })
     }
 
-    /// The same, with comparison of paths.
+    /// As [`open`](Self::open), but compares paths.
     #[cfg(test)]
     pub(super) fn open_by_comparison(path: &Path) -> io::Result<Self> {
         Ok(Self {
@@ -47,7 +47,7 @@ impl Root {
     /// Opens a file or folder for reading; an empty name is the root. A named pipe does not block.
     ///
     /// # Errors
-    /// The system's, and [`io::ErrorKind::NotFound`] for what lies outside of the root.
+    /// The system's, and [`io::ErrorKind::NotFound`] for anything outside of the root.
     pub(super) fn find(&self, name: &[u8]) -> io::Result<File> {
         let name = relative(name)?;
         #[cfg(target_os = "linux")]
@@ -57,10 +57,10 @@ impl Root {
         File::open(self.resolve(&name)?)
     }
 
-    /// What kind of thing a name stands for, and its size and times.
+    /// The kind of file that a name stands for, and its size and times.
     ///
     /// # Errors
-    /// As of [`find`](Self::find).
+    /// As [`find`](Self::find).
     pub(super) fn look(&self, name: &[u8]) -> io::Result<Metadata> {
         let name = relative(name)?;
         #[cfg(target_os = "linux")]
@@ -73,7 +73,7 @@ impl Root {
     /// The names in a folder, at most `limit`, in the system's order.
     ///
     /// # Errors
-    /// As of [`find`](Self::find), or it is no folder.
+    /// As [`find`](Self::find), or it is not a folder.
     pub(super) fn names(&self, name: &[u8], limit: usize) -> io::Result<Vec<OsString>> {
         let name = relative(name)?;
         #[cfg(target_os = "linux")]
@@ -99,7 +99,7 @@ impl Root {
     }
 }
 
-/// A name as the system's path, which stays relative when it is joined to another.
+/// A name as the system's path, which remains relative when joined to another.
 fn relative(name: &[u8]) -> io::Result<PathBuf> {
     #[cfg(unix)]
     let path = {
@@ -117,7 +117,7 @@ fn relative(name: &[u8]) -> io::Result<PathBuf> {
     }
 }
 
-/// Linux resolves below a folder.
+/// Resolves names below a folder on Linux.
 #[cfg(target_os = "linux")]
 mod beneath {
     use std::ffi::OsString;
@@ -134,13 +134,13 @@ mod beneath {
         .union(OFlags::NONBLOCK)
         .union(OFlags::NOCTTY)
         .union(OFlags::CLOEXEC);
-    /// For what `stat` tells.
+    /// For `stat`.
     pub(super) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-    /// How often a name is resolved again when something on the way was renamed meanwhile.
+    /// How often to resolve a name again if something on its path was renamed in between.
     const ATTEMPTS: u32 = 4;
 
-    /// The root, unless the kernel or a sandbox has no openat2.
+    /// The root, unless the kernel lacks openat2 or a sandbox forbids it.
     pub(super) fn folder(path: &Path) -> io::Result<Option<File>> {
         let folder = File::open(path)?;
         match open(&folder, Path::new(""), LOOK) {
@@ -161,7 +161,7 @@ mod beneath {
             match openat2(folder, name, flags, Mode::empty(), resolve) {
                 Ok(file) => return Ok(file.into()),
                 Err(Errno::AGAIN | Errno::INTR) if attempts < ATTEMPTS => attempts += 1,
-                // It leads out of the root, by a link.
+                // A link leads out of the root.
                 Err(Errno::XDEV) => return Err(io::ErrorKind::NotFound.into()),
                 Err(error) => return Err(error.into()),
             }

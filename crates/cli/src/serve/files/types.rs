@@ -92,7 +92,7 @@ const TYPES: &[(&str, &str)] = &[
     ("zst", "application/zstd"),
 ];
 
-/// What a file is taken for if its name says nothing.
+/// The type of a file whose name has no known extension.
 const UNKNOWN: &str = "application/octet-stream";
 
 /// The longest extension of the table.

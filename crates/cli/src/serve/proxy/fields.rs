@@ -1,4 +1,4 @@
-//! The fields of a request on its way to the application, and of the response on its way back.
+//! The fields of a request on the way to the application, and of the response on the way back.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -11,11 +11,11 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// RFC 8470 §5.1
 pub(super) const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
-/// What the application learns of the client.
+/// What the application learns about the client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Client<'a> {
     pub(super) address: IpAddr,
-    /// What the client calls this server; it may have left that out over HTTP/1.0.
+    /// The name by which the client calls this server; over HTTP/1.0 it may be missing.
     pub(super) host: Option<&'a str>,
     /// As in Via: `1.1`, `2.0`, `3.0`.
     pub(super) version: &'a str,
@@ -23,8 +23,8 @@ pub(super) struct Client<'a> {
     pub(super) is_early: bool,
 }
 
-/// Makes a client's fields those of a request to the application: those of the client's connection
-/// go, and those that say who the client is are replaced.
+/// Turns a client's fields into those of a request to the application: fields of the client's
+/// connection are removed, and those that say who the client is are replaced.
 pub(super) fn to_application(headers: &mut HeaderMap, client: &Client<'_>) {
     let trailers = headers.get_all(TE).iter().any(|te| {
         let codings = te.to_str().unwrap_or_default().split(',');
@@ -34,7 +34,7 @@ pub(super) fn to_application(headers: &mut HeaderMap, client: &Client<'_>) {
     });
     remove_hop_by_hop(headers);
     remove_where(headers, is_claim);
-    // Answered by this server, when the application takes the body.
+    // This server answers it when the application takes the body.
     headers.remove(EXPECT);
     join_cookies(headers);
     if trailers {
@@ -51,7 +51,7 @@ pub(super) fn to_application(headers: &mut HeaderMap, client: &Client<'_>) {
     forwarded.push_str(";proto=https");
     set(headers, "x-forwarded-for", &address.to_string());
     set(headers, "x-forwarded-proto", "https");
-    // Where there is none, the application's own is sent.
+    // Without one, the application's own is sent.
     headers.remove(HOST);
     if let Some(host) = client.host {
         set(headers, HOST.as_str(), host);
@@ -63,18 +63,18 @@ pub(super) fn to_application(headers: &mut HeaderMap, client: &Client<'_>) {
         }
     }
     set(headers, FORWARDED.as_str(), &forwarded);
-    // RFC 9110 §7.6.3: appended, so that loops show.
+    // RFC 9110 §7.6.3: appended, so that loops become visible.
     if let Ok(via) = HeaderValue::try_from(format!("{} squall", client.version)) {
         headers.append(VIA, via);
     }
 }
 
-/// Makes the application's fields those of a response to the client.
+/// Turns the application's fields into those of a response to the client.
 pub(super) fn to_client(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
 }
 
-/// Removes what belongs to one connection (RFC 9110 §7.6.1).
+/// Removes the fields of a single connection (RFC 9110 §7.6.1).
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -98,13 +98,13 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     });
 }
 
-/// Whether a field tells who the client is or what it asked for, and is believed by applications.
+/// Whether applications trust this field to say who the client is or what it requested.
 fn is_claim(name: &str) -> bool {
     name.starts_with("x-forwarded-") || matches!(name, "forwarded" | "x-real-ip" | "client-ip")
 }
 
-/// Removes fields by their name, in which underscores count as hyphens: many applications read
-/// fields as CGI does, where the two are the same.
+/// Removes fields by name, with underscores treated as hyphens: many applications read fields as
+/// CGI does, where the two are the same.
 fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
     let is_unwanted = |name: &&HeaderName| {
         let name = name.as_str();
@@ -116,7 +116,7 @@ fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
     }
 }
 
-/// RFC 9113 §8.2.3: several fields of HTTP/2 and HTTP/3 are one of HTTP/1.1.
+/// RFC 9113 §8.2.3: several fields in HTTP/2 and HTTP/3 are a single one in HTTP/1.1.
 fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().nth(1).is_none() {
         return;

@@ -1,4 +1,4 @@
-//! A reverse proxy: passes requests on to an application, and its responses back.
+//! A reverse proxy: forwards requests to an application, and its responses back.
 //!
 //! ```text
 //!   fields    what belongs to a connection goes, and what a client claims to be is replaced
@@ -64,7 +64,7 @@ impl Proxy {
         }))
     }
 
-    /// Passes a request on.
+    /// Forwards a request.
     pub(crate) async fn respond<B>(
         self,
         mut head: Parts,
@@ -75,7 +75,7 @@ impl Proxy {
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
     {
         if head.method == Method::TRACE {
-            // Would return to scripts what they must not see.
+            // Would show scripts what they must not see.
             return short(StatusCode::METHOD_NOT_ALLOWED);
         }
         let is_early = head.extensions.get::<Early>().is_some();
@@ -111,12 +111,12 @@ impl Proxy {
                 .insert(CONNECTION, HeaderValue::from_static("te"));
         }
         if self.0.upstream.is_h2c() {
-            // It is `:authority` there.
+            // `:authority` carries it there.
             head.headers.remove(HOST);
         }
         let limit = self.0.timeouts.response;
         if let Some(upgrade) = upgrade {
-            // What the client sends belongs to the tunnel.
+            // Data from the client belongs to the tunnel.
             return match self.exchange(head, Empty::new(), host, &peer).await {
                 Ok(response) => upgrade.finish(response, body, peer, limit),
                 Err(status) => short(status),
@@ -129,7 +129,7 @@ impl Proxy {
         }
     }
 
-    /// Sends a request, once more where that does no harm.
+    /// Sends a request, and repeats it if that does no harm.
     async fn exchange<B>(
         &self,
         head: Parts,
@@ -166,7 +166,7 @@ impl Proxy {
     }
 }
 
-/// What the client calls this server. It may leave that empty over HTTP/1.1.
+/// The name by which the client calls this server. Over HTTP/1.1 it may be empty.
 ///
 /// # Errors
 /// 400: it is no host (RFC 9112 §3.2), or has user information, which misleads (RFC 9110 §4.2.4).
@@ -192,7 +192,7 @@ enum Lost {
 }
 
 impl Inner {
-    /// Waits for a response to begin, for as long as the request's body moves and the limit after.
+    /// Waits for a response to begin, while the request's body moves and for the limit after that.
     async fn wait(
         &self,
         request: Request<Upload>,
@@ -216,7 +216,7 @@ impl Inner {
 }
 
 impl Lost {
-    /// What the client is told.
+    /// The status for the client.
     fn status(&self) -> StatusCode {
         let error = match self {
             Self::TooLate => return StatusCode::GATEWAY_TIMEOUT,
@@ -238,7 +238,7 @@ impl Lost {
 fn answer(response: Response<Incoming>, limit: Duration) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     fields::to_client(&mut head.headers);
-    // What came over HTTP/1.1 may go out over HTTP/2.
+    // A response from HTTP/1.1 may leave over HTTP/2.
     head.version = http::Version::default();
     let body = if http_body::Body::is_end_stream(&body) {
         Body::Empty

@@ -1,5 +1,5 @@
 //! Upgrades: WebSocket over HTTP/1.1 (RFC 6455), and over extended CONNECT in HTTP/2 (RFC 8441) and
-//! HTTP/3 (RFC 9220); other protocols by HTTP/1.1's Upgrade.
+//! HTTP/3 (RFC 9220); other protocols through HTTP/1.1's Upgrade.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,18 +23,18 @@ use crate::serve::files::short;
 use crate::serve::peer::Peer;
 use crate::serve::watch::{Activity, Kind, Limits, Verdict, Watched, now_ms};
 
-/// How long a tunnel may be silent: applications that keep one for longer send pings.
+/// How long a tunnel may be silent: applications that need one for longer send pings.
 const SILENCE: Duration = Duration::from_secs(3_600);
 
 /// Where the client's bytes come from and go to.
 enum Client {
-    /// What hyper makes of the connection, or of a stream of HTTP/2.
+    /// The connection, or an HTTP/2 stream, as upgraded by hyper.
     Stream(OnUpgrade),
     /// The bodies of the request and its response, over HTTP/3.
     Bodies,
 }
 
-/// The most bytes of the application that are read at a time, over HTTP/3.
+/// The most bytes read from the application at a time, over HTTP/3.
 const PIECE: usize = 16 << 10;
 
 /// A client that wants to change protocols.
@@ -46,10 +46,10 @@ pub(super) struct Upgrade {
 }
 
 impl Upgrade {
-    /// The upgrade that a request asks for, if it does; its fields are about to be removed.
+    /// The upgrade that a request asks for, if any; its fields are about to be removed.
     ///
     /// # Errors
-    /// The status of a CONNECT that is no upgrade: this is no forward proxy.
+    /// The status for a CONNECT that is not an upgrade: this is not a forward proxy.
     pub(super) fn of(head: &mut Parts) -> Result<Option<Self>, StatusCode> {
         let is_connect = head.method == Method::CONNECT;
         let protocol = if is_connect {
@@ -71,7 +71,7 @@ impl Upgrade {
         }))
     }
 
-    /// Makes the request one for an upgrade, over HTTP/1.1.
+    /// Turns the request into an upgrade over HTTP/1.1.
     pub(super) fn ask(&self, head: &mut Parts) {
         head.headers
             .insert(CONNECTION, HeaderValue::from_static("upgrade"));
@@ -89,7 +89,7 @@ impl Upgrade {
         }
     }
 
-    /// Connects the two ends if the application has agreed, and passes its response on.
+    /// Connects the two ends if the application agreed, and forwards its response.
     pub(super) fn finish<B>(
         self,
         mut response: Response<Incoming>,
@@ -145,7 +145,7 @@ impl Upgrade {
     }
 }
 
-/// A tunnel, as long as which its connection counts and may be silent.
+/// An open tunnel: while it exists, its connection counts and may be silent.
 struct Open(Arc<Peer>);
 
 impl Drop for Open {
@@ -163,7 +163,7 @@ fn asked(head: &mut Parts) -> Option<HeaderValue> {
     if !asks || head.version != Version::HTTP_11 {
         return None;
     }
-    // A connection that speaks TLS does not turn into HTTP/2 without.
+    // A connection that speaks TLS does not turn into HTTP/2 without TLS.
     let protocol = head.headers.get(UPGRADE)?.clone();
     let is_http = protocol.as_bytes().to_ascii_lowercase().starts_with(b"h2");
     (!is_http).then_some(protocol)
@@ -173,7 +173,7 @@ fn same_protocol(a: &HeaderValue, b: &HeaderValue) -> bool {
     a.as_bytes().eq_ignore_ascii_case(b.as_bytes())
 }
 
-/// Copies in both directions until both have ended, or neither has moved for long.
+/// Copies in both directions until both have ended, or neither has moved for too long.
 async fn connect<A, B>(client: A, application: B)
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -183,13 +183,13 @@ where
     let mut client = Watched::new(client, Arc::clone(&activity), Kind::Tunnel);
     let mut application = Watched::new(application, Arc::clone(&activity), Kind::Tunnel);
     let copying = async {
-        // Either has been closed or reset; both are dropped.
+        // An error means that either was closed or reset; both are dropped.
         let _ = copy_bidirectional(&mut client, &mut application).await;
     };
     until_silent(&activity, copying).await;
 }
 
-/// The same where the client's end are two bodies.
+/// The same if the client's end consists of two bodies.
 async fn connect_bodies<B, A>(mut body: B, mut sender: Sender<Bytes, BoxError>, application: A)
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
@@ -213,7 +213,7 @@ where
                 None => return,
             }
         }
-        // The other direction may go on.
+        // The other direction may continue.
         if writer.shutdown().await.is_ok() {
             std::future::pending::<()>().await;
         }
@@ -238,7 +238,7 @@ where
     until_silent(&activity, both).await;
 }
 
-/// Runs a tunnel until it ends, or nothing moves for long.
+/// Runs a tunnel until it ends, or until nothing moves for too long.
 async fn until_silent(activity: &Activity, tunnel: impl Future<Output = ()>) {
     let limits = Limits {
         header: SILENCE,

@@ -1,4 +1,4 @@
-//! Bodies on their way through the proxy, with a limit on how long they may pause.
+//! Bodies on their way through the proxy, with a limit on pauses.
 
 use std::fmt;
 use std::pin::Pin;
@@ -35,21 +35,21 @@ impl fmt::Display for Slow {
 
 impl std::error::Error for Slow {}
 
-/// How a client's body fares, for who waits for the response meanwhile. hyper's client keeps to
-/// itself why a body failed.
+/// The state of a client's body, for the task that waits for the response. hyper's client does not
+/// report why a body failed.
 #[derive(Clone)]
 pub(super) struct Progress(Arc<State>);
 
 struct State {
     peer: Arc<Peer>,
-    /// When it last moved; as of [`now_ms`].
+    /// When it last moved, as [`now_ms`].
     moved: AtomicU64,
     is_slow: AtomicBool,
     is_broken: AtomicBool,
 }
 
 impl Progress {
-    /// That of a body of this client.
+    /// The progress of a body of this client.
     pub(super) fn new(peer: &Arc<Peer>) -> Self {
         Self(Arc::new(State {
             peer: Arc::clone(peer),
@@ -59,7 +59,7 @@ impl Progress {
         }))
     }
 
-    /// It has failed. Over HTTP/3, squall-h3 may notice first that it stands still.
+    /// The body failed. Over HTTP/3, squall-h3 may be the first to notice that it has stalled.
     fn fail(&self, error: &BoxError) {
         let State { peer, .. } = &*self.0;
         let is_slow = matches!(error.downcast_ref(), Some(squall_h3::Error::Timeout))
@@ -77,7 +77,7 @@ impl Progress {
         Duration::from_millis(now_ms().saturating_sub(self.0.moved.load(Relaxed)))
     }
 
-    /// What the client is told if its body is why there is no response.
+    /// The status for the client if its body is the reason for a missing response.
     pub(super) fn fault(&self) -> Option<StatusCode> {
         if self.0.is_slow.load(Relaxed) {
             Some(StatusCode::REQUEST_TIMEOUT)
@@ -101,7 +101,7 @@ pub(super) struct Timed<B> {
 }
 
 impl<B> Timed<B> {
-    /// `slow` is whose fault a pause is.
+    /// `slow` says whose fault a pause is.
     pub(super) fn new(body: B, limit: Duration, slow: Slow, progress: Option<Progress>) -> Self {
         Self {
             body,
@@ -113,7 +113,7 @@ impl<B> Timed<B> {
         }
     }
 
-    /// Notes that the body has failed, and why.
+    /// Records that the body has failed, and why.
     fn fail(&self, error: BoxError) -> BoxError {
         if let Some(progress) = &self.progress {
             progress.fail(&error);

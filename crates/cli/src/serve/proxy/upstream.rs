@@ -1,4 +1,4 @@
-//! Connections to the application: a pool over HTTP/1.1, one connection over HTTP/2.
+//! Connections to the application: a pool over HTTP/1.1, a single one over HTTP/2.
 
 use std::io;
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub(super) enum Failure {
     Request(BoxError),
 }
 
-/// What requests are sent by.
+/// Sends requests to the application.
 pub(super) struct Upstream {
     address: Address,
     pool: Client<HttpConnector, Upload>,
@@ -96,11 +96,11 @@ impl Upstream {
         self.address.is_h2c
     }
 
-    /// Sends a request. `host` is what the client calls this server.
+    /// Sends a request. `host` is the name by which the client calls this server.
     ///
     /// # Errors
-    /// There is no response. A request that a pooled connection did not take, since the application
-    /// closed it, has been tried again.
+    /// There is no response. A request that a pooled connection did not take, because the
+    /// application had closed it, has been retried.
     pub(super) async fn send(
         &self,
         mut request: Request<Upload>,
@@ -138,7 +138,7 @@ impl Upstream {
         })
     }
 
-    /// The connection of HTTP/2, which is made where there is none. Others wait for it.
+    /// The connection of HTTP/2, which is made if there is none. Others wait for it.
     async fn shared(&self) -> Result<SendRequest<Upload>, BoxError> {
         let mut shared = self.shared.lock().await;
         if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
@@ -157,7 +157,7 @@ impl Upstream {
             .handshake(TokioIo::new(tcp))
             .await?;
         tokio::spawn(async move {
-            // Whoever waits for a response learns why the connection ended.
+            // The task that waits for a response learns why the connection ended.
             let _ = connection.await;
         });
         *shared = Some(sender.clone());

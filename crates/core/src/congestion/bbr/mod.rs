@@ -1,5 +1,5 @@
-//! BBR version 3 (draft-ietf-ccwg-bbr): a model of the path, its bandwidth and its round-trip time,
-//! rather than losses, says how much is in flight and how fast it leaves. Names are the draft's.
+//! BBR version 3 (draft-ietf-ccwg-bbr): a model of the path's bandwidth and round-trip time, rather
+//! than losses, determines how much is in flight and how fast it leaves. Names are the draft's.
 //!
 //! ```text
 //!  Startup ──▶ Drain ──▶ ProbeBW: Down ─▶ Cruise ─▶ Refill ─▶ Up ─▶ Down …
@@ -26,9 +26,9 @@ use crate::time::Time;
 const STARTUP_PACING_GAIN: u64 = 277;
 const DRAIN_PACING_GAIN: u64 = 50;
 const DEFAULT_CWND_GAIN: u64 = 200;
-/// Loss above this share of the bytes in flight means that they were too many, in hundredths.
+/// Loss above this share of the bytes in flight means that there were too many, in hundredths.
 const LOSS_THRESH: u64 = 2;
-/// What is kept of a bound after congestion, in hundredths.
+/// The share of a bound that is kept after congestion, in hundredths.
 const BETA: u64 = 70;
 /// Pacing is this much slower than the bandwidth, in hundredths.
 const PACING_MARGIN: u64 = 1;
@@ -64,7 +64,7 @@ enum AckPhase {
     Stopping,
 }
 
-/// The largest of the values of two slots, the present one and the one before.
+/// The larger of the values in two slots, the current and the previous one.
 #[derive(Clone, Copy, Debug, Default)]
 struct MaxFilter {
     slots: [u64; 2],
@@ -84,7 +84,7 @@ impl MaxFilter {
     }
 }
 
-/// What a run of acknowledgements brings.
+/// The contents of a run of acknowledgements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledged {
     /// Bytes newly acknowledged.
@@ -150,7 +150,7 @@ pub(crate) struct Bbr {
 
     extra_acked_interval_start: Time,
     extra_acked_delivered: u64,
-    /// Values of the present and the last span of rounds, and when the present one began.
+    /// Values of the current and the previous span of rounds, and when the current one began.
     extra_acked: MaxFilter,
     extra_acked_since: u64,
 
@@ -164,11 +164,11 @@ pub(crate) struct Bbr {
     is_bw_probe_sample: bool,
     prev_probe_too_high: bool,
     prev_probe_precautionary: bool,
-    /// Spreads the probes of flows that began together; it need not be unpredictable.
+    /// Spreads the probes of flows that began together; need not be unpredictable.
     dice: u64,
     in_flight: u64,
     is_cwnd_limited: bool,
-    /// What losses of this round changed, should they turn out to be spurious (§5.5.11).
+    /// What the losses of this round changed, in case they turn out to be spurious (§5.5.11).
     before: Option<Before>,
 }
 
@@ -186,7 +186,7 @@ const fn share(value: u64, hundredths: u64) -> u64 {
 }
 
 impl Bbr {
-    /// The initial window, no model.
+    /// The initial window, without a model.
     pub(super) fn new(max_datagram: u16) -> Self {
         let cwnd = initial_window(max_datagram);
         Self {
@@ -260,7 +260,7 @@ impl Bbr {
         self.pacing_rate
     }
 
-    /// Whether it is still looking for the path's capacity for the first time.
+    /// Whether it is still searching for the path's capacity for the first time.
     pub(super) const fn is_startup(&self) -> bool {
         matches!(self.state, State::Startup)
     }
@@ -356,7 +356,7 @@ impl Bbr {
             ..RateSample::default()
         };
         if Self::is_inflight_too_high(&sample) {
-            // At which point of the bundle did losses exceed the threshold?
+            // Finds the point in the bundle at which losses exceeded the threshold.
             let before = sample.tx_in_flight.saturating_sub(bytes);
             let lost_before = sample.lost.saturating_sub(bytes);
             let prefix = share(before, LOSS_THRESH).saturating_sub(lost_before) * 100;
@@ -368,7 +368,7 @@ impl Bbr {
         }
     }
 
-    /// Packets of `bytes` that were reported as lost have arrived; `undo`: so have all of the last
+    /// Packets of `bytes` that were reported as lost have arrived. `undo`: so have all of the last
     /// round with losses. Returns whether a reduction was undone.
     pub(super) fn on_spurious_loss(&mut self, bytes: u64, undo: bool) -> bool {
         self.sampler.on_spurious_loss(bytes);
@@ -482,9 +482,9 @@ impl Bbr {
         self.delivered_before_round = self.sampler.delivered;
     }
 
-    /// Whether a round lost more than what is tolerated elsewhere, or met marks. The draft
-    /// (§5.5.10.3) lowers its bounds for any loss: at 1 % random loss every round has some, and the
-    /// bounds sink round after round until bandwidth is probed again.
+    /// Whether a round lost more than is tolerated elsewhere, or saw marks. The draft (§5.5.10.3)
+    /// lowers its bounds for any loss: at 1 % random loss every round has some, and the bounds sink
+    /// round after round until bandwidth is probed again.
     fn is_congested_in_round(&self) -> bool {
         let lost = self.sampler.lost.saturating_sub(self.lost_before_round);
         let delivered = (self.sampler.delivered).saturating_sub(self.delivered_before_round);
@@ -618,7 +618,7 @@ impl Bbr {
     }
 
     fn quantized(&self, inflight: u64) -> u64 {
-        // §5.5.8: three quanta keep both hosts busy where bundles travel.
+        // §5.5.8: three quanta keep both hosts busy when bundles are used.
         let quantum = volume(self.pacing_rate.unwrap_or(0), Duration::from_millis(1))
             .clamp(2 * self.smss, 65_536);
         let probing = if self.state == State::Up {

@@ -109,7 +109,7 @@ impl Bbr {
     }
 
     pub(super) fn is_time_to_probe(&self, now: Time) -> bool {
-        // §5.3.3.8.2: in time, or in as many rounds as Reno would need.
+        // §5.3.3.8.2: after some time, or after as many rounds as Reno would need.
         let reno = (self.target_inflight() / self.smss.max(1)).min(MAX_RENO_ROUNDS);
         now > self.cycle_stamp + self.bw_probe_wait || self.rounds_since_probe_up >= reno.max(1)
     }

@@ -1,4 +1,4 @@
-//! ProbeRTT (§5.3.4): now and then the queue is drained to see the round-trip time of the path.
+//! ProbeRTT (§5.3.4): now and then the queue is drained to measure the path's round-trip time.
 
 use std::time::Duration;
 

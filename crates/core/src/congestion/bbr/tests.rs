@@ -14,14 +14,14 @@ struct Link {
     /// Bytes a millisecond.
     rate: u64,
     queue: u64,
-    /// Sent, arrives at the sender again.
+    /// Sent data, and when the sender hears of its arrival.
     flight: VecDeque<(u64, u64)>,
     /// When the bottleneck is free, in nanoseconds.
     free: u64,
     in_flight: u64,
     delivered: u64,
     lost: u64,
-    /// What the pacer lets out.
+    /// The bytes released by the pacer.
     credit: u64,
 }
 
@@ -71,7 +71,7 @@ impl Link {
                 };
                 self.bbr.on_ack(now, &acked, &self.rtt);
             }
-            // As the pacer does it: what a late worker may catch up with, and no more.
+            // Like the pacer: as much as a late worker may catch up with, and no more.
             let mut credit = match self.bbr.pacing_rate() {
                 Some(rate) => (self.credit + rate / 1000).min(3 * rate / 1000 + 2 * DATAGRAM),
                 None => u64::MAX / 2,

@@ -1,25 +1,25 @@
-//! Packets that came before their keys: copied aside within bounds, replayed when the keys are
-//! there.
+//! Packets that arrived before their keys: copied aside within bounds, and replayed when the keys
+//! are there.
 
 use squall_wire::Ecn;
 
 use crate::config::{MAX_EARLY_BYTES, MAX_EARLY_PACKETS};
 use crate::time::Time;
 
-/// Whose keys a packet waits for.
+/// The keys that a packet waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
-    /// 0-RTT, which come with the whole ClientHello.
+    /// 0-RTT keys, which come with the whole ClientHello.
     ZeroRtt,
-    /// Handshake.
+    /// Handshake keys.
     Handshake,
-    /// 1-RTT.
+    /// 1-RTT keys.
     OneRtt,
 }
 
 /// One packet, from its header to the end of its datagram.
 pub(crate) struct EarlyPacket {
-    /// Whose keys it waits for.
+    /// The keys that it waits for.
     pub(crate) awaited: Awaited,
     /// The bytes.
     pub(crate) bytes: Vec<u8>,
@@ -42,7 +42,7 @@ impl EarlyPackets {
         self.bytes + self.packets.capacity() * size_of::<EarlyPacket>()
     }
 
-    /// Keeps a packet if there is room; says whether.
+    /// Keeps a packet if there is room; returns whether it did.
     pub(crate) fn keep(&mut self, awaited: Awaited, bytes: &[u8], ecn: Ecn, arrived: Time) -> bool {
         if self.packets.len() >= MAX_EARLY_PACKETS || self.bytes + bytes.len() > MAX_EARLY_BYTES {
             return false;
@@ -57,7 +57,7 @@ impl EarlyPackets {
         true
     }
 
-    /// Takes the packets out that wait for these keys, in the order of arrival.
+    /// Takes the packets that wait for these keys, in order of arrival.
     pub(crate) fn take(&mut self, awaited: Awaited) -> Vec<EarlyPacket> {
         if !self.packets.iter().any(|p| p.awaited == awaited) {
             return Vec::new();

@@ -23,7 +23,7 @@ pub(crate) struct KeyRing {
     pub(crate) local_header: HeaderKey,
     /// The same for received packets.
     pub(crate) remote_header: HeaderKey,
-    /// What this end seals with.
+    /// The key that this end seals with.
     pub(crate) local: PacketKey,
     remote: PacketKey,
     previous: Option<PacketKey>,
@@ -33,16 +33,16 @@ pub(crate) struct KeyRing {
     phase: bool,
     /// Lowest number opened in the current phase; `None` until the peer has followed our update.
     first_received: Option<u64>,
-    /// Lowest number sent in the current phase; another update needs its acknowledgement (RFC 9001
-    /// §6.1).
+    /// Lowest number sent in the current phase; it must be acknowledged before another update (RFC
+    /// 9001 §6.1).
     first_sent: u64,
     phase_acked: bool,
     sealed: u64,
     /// When the previous keys are dropped (RFC 9001 §6.5).
     pub(crate) drop_previous_at: Option<Time>,
     updates: u64,
-    /// Whether an acknowledgement has left since the peer's last update; before, it cannot know
-    /// that we have followed (RFC 9001 §6.2).
+    /// Whether an acknowledgement has left since the peer's last update; before that, the peer
+    /// cannot know that we have followed (RFC 9001 §6.2).
     ack_sent: bool,
     /// `updates` when the group being received was numbered.
     group_epoch: u64,
@@ -74,8 +74,8 @@ impl KeyRing {
         }
     }
 
-    /// Asks for the memory of the keys in use. A connection's own memory has been asked for before
-    /// its turn comes, but not what it refers to.
+    /// Prefetches the keys in use. A connection's own memory has already been prefetched, but not
+    /// the memory that it refers to.
     #[inline]
     pub(crate) fn prefetch(&self) {
         self.remote_header.prefetch();
@@ -84,7 +84,7 @@ impl KeyRing {
         self.local_header.prefetch();
     }
 
-    /// Gives the tables of busy keys back: 3 kB each, built again by the next bundle.
+    /// Frees the tables of busy keys: 3 kB each, rebuilt by the next bundle.
     pub(crate) fn shed(&mut self) {
         self.local.shrink();
         self.remote.shrink();
@@ -132,8 +132,8 @@ impl KeyRing {
         self.group_epoch = self.updates;
     }
 
-    /// Notes a packet that opened; `true` if it is the first under the next keys, so that the
-    /// update is to be committed.
+    /// Records a packet that opened; `true` if it is the first under the next keys, so that the
+    /// update has to be committed.
     #[inline]
     #[must_use]
     pub(crate) fn on_opened(&mut self, slot: u8, number: u64) -> bool {
@@ -162,7 +162,7 @@ impl KeyRing {
         known
     }
 
-    /// Notes that an acknowledgement leaves under the current keys.
+    /// Records that an acknowledgement leaves under the current keys.
     pub(crate) const fn on_ack_sent(&mut self) {
         self.ack_sent = true;
     }
@@ -190,8 +190,8 @@ impl KeyRing {
         self.updates += 1;
     }
 
-    /// The peer has followed our update: the previous keys go some time after.
-    pub(crate) const fn awaits_first_of_phase(&self) -> bool {
+    /// Whether the peer has followed our update and no end of the previous keys is set yet.
+    pub(crate) const fn previous_keys_lack_end(&self) -> bool {
         self.previous.is_some() && self.drop_previous_at.is_none() && self.first_received.is_some()
     }
 
@@ -201,7 +201,7 @@ impl KeyRing {
         self.drop_previous_at = None;
     }
 
-    /// Notes that `largest` was acknowledged.
+    /// Records that `largest` was acknowledged.
     #[inline]
     pub(crate) fn on_acked(&mut self, largest: u64) {
         self.phase_acked |= largest >= self.first_sent;

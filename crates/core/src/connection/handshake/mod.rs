@@ -1,4 +1,4 @@
-//! What the handshake decides, on plain data: `establish` applies it to the connection.
+//! The decisions of the handshake, on plain data: `establish` applies them to the connection.
 
 pub(super) mod early;
 pub(super) mod keyring;

@@ -1,4 +1,4 @@
-//! Transport parameters: what this end declares, and what may be made of the peer's (RFC 9000 §7.4,
+//! Transport parameters: those that this end declares, and the rules for the peer's (RFC 9000 §7.4,
 //! §18.2).
 
 use squall_wire::{
@@ -68,7 +68,7 @@ pub(crate) fn choose_version(
         .unwrap_or(original)
 }
 
-/// What a client remembers and a server must not lower (RFC 9000 §7.4.1, RFC 9221 §3).
+/// The limits that a client remembers and a server must not lower (RFC 9000 §7.4.1, RFC 9221 §3).
 pub(crate) fn remembered_limits(params: &TransportParameters) -> [u64; 8] {
     [
         params.initial_max_data,

@@ -1,4 +1,4 @@
-//! The TLS session in its three states: waited for, at work, over.
+//! The TLS session in its three states: waiting, running, over.
 
 use std::sync::Arc;
 
@@ -11,23 +11,23 @@ use crate::config::TransportConfig;
 use crate::error::ExportError;
 use crate::space::SpaceId;
 
-/// What becomes of the bytes of a CRYPTO stream.
+/// The reader of the CRYPTO streams.
 pub(crate) enum Tls {
-    /// A server's, until the client's ClientHello is whole: which version is chosen depends on it,
-    /// and TLS has to say which in the server's transport parameters (RFC 9368 §2.3).
+    /// A server's, until the client's ClientHello is complete: it determines the version, which TLS
+    /// has to name in the server's transport parameters (RFC 9368 §2.3).
     Waiting(Box<Waiting>),
-    /// At work.
+    /// Running.
     Running(Box<Session>),
-    /// It has said all that it had to say: what is asked for later is kept, the session, a few
-    /// kilobytes, is not.
+    /// It has nothing more to send: facts that may be asked for later are kept, but not the
+    /// session, which is a few kilobytes.
     Over(Box<Facts>),
 }
 
-/// Bytes that a session at work takes, about: rustls' state, its transcript and its key exchange,
-/// as measured in the middle of a handshake (`crates/core/tests/memory.rs`).
+/// Rough size of a running session: rustls' state, its transcript and its key exchange, as measured
+/// in the middle of a handshake (`crates/core/tests/memory.rs`).
 const SESSION: usize = 8 * 1024;
 
-/// What is known of a handshake when its session is gone.
+/// The facts of a handshake that are kept when its session is gone.
 pub(crate) struct Facts {
     alpn: Option<Box<[u8]>>,
     server_name: Option<Box<str>>,
@@ -53,7 +53,7 @@ impl Facts {
     }
 }
 
-/// What a server's session will be made of.
+/// The ingredients of a server's session.
 pub(crate) struct Waiting {
     config: Arc<rustls::ServerConfig>,
     params: TransportParameters,
@@ -63,7 +63,7 @@ pub(crate) struct Waiting {
 }
 
 impl Tls {
-    /// Bytes of memory that it takes, about.
+    /// Roughly the bytes of memory that it takes.
     pub(crate) fn memory(&self) -> usize {
         match self {
             Self::Waiting(waiting) => size_of::<Waiting>() + waiting.hello.capacity(),
@@ -75,7 +75,7 @@ impl Tls {
     /// Takes bytes of a CRYPTO stream, in order.
     ///
     /// # Errors
-    /// What TLS, or RFC 9001, has against them.
+    /// An objection of TLS or of RFC 9001 to these bytes.
     pub(crate) fn read(
         &mut self,
         id: SpaceId,
@@ -110,8 +110,8 @@ impl Tls {
         }
     }
 
-    /// The handshake is complete: drops the session if it is of no use any more. A server's has
-    /// written its tickets; a client's still has to receive some, in the one version in which they
+    /// The handshake is complete: drops the session if it is of no further use. A server's has
+    /// written its tickets; a client's still has to receive some, in the only version in which they
     /// are kept.
     pub(crate) fn retire(&mut self, side: Side, version: u32, config: &TransportConfig) {
         if side == Side::Client && version == VERSION_1 {
@@ -154,7 +154,7 @@ impl Tls {
     }
 }
 
-/// A mistake on this side.
+/// An error on this side.
 fn internal(error: &squall_tls::Error) -> Alert {
     Alert {
         code: None,
@@ -166,7 +166,7 @@ fn internal(error: &squall_tls::Error) -> Alert {
 pub(crate) enum Refusal {
     /// TLS says so (RFC 9001 §4.8).
     Alert(Alert),
-    /// QUIC does.
+    /// QUIC says so.
     Transport(TransportError),
 }
 
@@ -208,14 +208,14 @@ fn has_message(mut bytes: &[u8], ty: u8) -> bool {
     false
 }
 
-/// A server's session has begun: its ClientHello was complete.
+/// A server's session that has begun, as its ClientHello was complete.
 pub(crate) struct Begun {
     /// The version with which the server continues.
     pub(crate) version: u32,
     /// The keys of early data that the server accepts.
     pub(crate) early_keys: Option<DirectionMaterial>,
-    /// What TLS has against the ClientHello. The keys of the version count first: the alert is
-    /// sent with them.
+    /// TLS's objection to the ClientHello. The keys of the version count first: the alert is sent
+    /// with them.
     pub(crate) refusal: Option<Alert>,
 }
 
@@ -227,7 +227,7 @@ impl Waiting {
         original_version: u32,
         config: &TransportConfig,
     ) -> Result<Option<(Session, Begun)>, Refusal> {
-        // RFC 9000 §7.5: what is read here is buffered all the same.
+        // RFC 9000 §7.5: data read here counts as buffered all the same.
         if self.hello.len() + bytes.len() > config.crypto_buffer_size {
             return Err(TransportError {
                 code: TransportErrorCode::CRYPTO_BUFFER_EXCEEDED,
@@ -261,7 +261,7 @@ impl Waiting {
     }
 }
 
-/// What a client needs to begin anew in another version.
+/// The data that a client needs to start over in another version.
 pub(crate) struct Restart {
     pub(crate) tls: Arc<rustls::ClientConfig>,
     pub(crate) server_name: ServerName<'static>,
@@ -332,8 +332,8 @@ impl Tls {
         }
     }
 
-    /// Exports key material of a session whose handshake is complete (RFC 8446 §7.5); `allowed`:
-    /// the configuration lets the secret be kept.
+    /// Exports key material of a session whose handshake is complete (RFC 8446 §7.5). `allowed`:
+    /// the configuration permits keeping the secret.
     pub(crate) fn export(
         &self,
         allowed: bool,

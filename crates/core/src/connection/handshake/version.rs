@@ -1,5 +1,5 @@
 //! Version negotiation (RFC 9368, RFC 9369 §4): by the server within a connection, or by a Version
-//! Negotiation packet after which a client begins anew.
+//! Negotiation packet after which a client starts over.
 
 use rand::RngCore;
 use rand::rngs::StdRng;
@@ -20,18 +20,18 @@ const fn negotiation_error(reason: &'static str) -> TransportError {
     }
 }
 
-/// What a Version Negotiation packet leads to.
+/// The outcome of a Version Negotiation packet.
 pub(crate) enum Negotiation {
     /// It is dropped.
     Ignored,
-    /// The client begins anew in this version.
+    /// The client starts over in this version.
     Anew(u32),
     /// The server offers no version that the client knows.
     Failed,
 }
 
 impl Handshake {
-    /// A server goes on in `version`. It keeps the Initial keys of the original version until a
+    /// A server continues in `version`. It keeps the Initial keys of the original version until a
     /// Handshake packet shows that the client knows (RFC 9369 §4.1).
     pub(crate) fn change_version(&mut self, version: u32, initial: &mut Space) {
         if version == self.version {
@@ -45,7 +45,7 @@ impl Handshake {
         }
     }
 
-    /// Puts keys of another version in place for one Initial packet; returns those that they
+    /// Puts the keys of another version in place for one Initial packet; returns those that they
     /// replace, or `None` if packets of that version are dropped.
     pub(crate) fn begin_other_version(
         &mut self,
@@ -74,8 +74,8 @@ impl Handshake {
         initial.keys.replace(keys)
     }
 
-    /// The packet was processed: puts things back, or leaves them if a client has learned the
-    /// negotiated version.
+    /// The packet was processed: restores the keys, unless a client has learned the negotiated
+    /// version from it.
     pub(crate) fn end_other_version(
         &mut self,
         replaced: LevelKeys,
@@ -97,7 +97,7 @@ impl Handshake {
         }
     }
 
-    /// Initial packets are not processed any more, of whatever version.
+    /// Initial packets are no longer processed, in any version.
     pub(crate) fn forget_other_version(&mut self) {
         if let Some(attempt) = &mut self.attempt {
             attempt.other_initial = None;
@@ -123,7 +123,7 @@ impl Handshake {
         let original = self.original_version();
         let negotiated = self.attempt.as_ref().is_some_and(|a| a.negotiated);
         let Some(info) = &params.version_information else {
-            // A server without it chooses nothing: it cannot have changed the version.
+            // A server that sends none chooses nothing: it cannot have changed the version.
             return if negotiated || self.version != original {
                 Err(negotiation_error(
                     "the version was negotiated and the server's version_information is missing",
@@ -158,8 +158,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// Takes the versions of a Version Negotiation packet that answers a packet of ours (RFC 9000
-    /// §6.2): before any other packet only, once only, and not if our own version is listed (RFC
+    /// Handles the versions of a Version Negotiation packet that answers a packet of ours (RFC 9000
+    /// §6.2): only before any other packet, only once, and not if our own version is listed (RFC
     /// 9368 §4).
     pub(crate) fn negotiate(&self, versions: &[u8], config: &TransportConfig) -> Negotiation {
         let listed = |version: u32| {
@@ -176,8 +176,8 @@ impl Handshake {
         chosen.map_or(Negotiation::Failed, Negotiation::Anew)
     }
 
-    /// A client begins anew in another version (RFC 9368 §2.1), with ids, keys and a TLS session of
-    /// its own. Returns the id that its first packet is sent to; `None` if TLS refuses the version.
+    /// A client starts over in another version (RFC 9368 §2.1), with new ids, keys and TLS session.
+    /// Returns the destination id of its first packet; `None` if TLS refuses the version.
     pub(crate) fn begin_anew(
         &mut self,
         version: u32,
@@ -192,7 +192,7 @@ impl Handshake {
         attempt.negotiated = true;
         attempt.original_version = version;
         attempt.initial_dcid = dcid;
-        // RFC 9369 §5: a token of the other version.
+        // RFC 9369 §5: a token from the other version.
         attempt.token = Vec::new();
         self.tls = Tls::Running(Box::new(session));
         self.version = version;

@@ -1,10 +1,10 @@
-//! Early data (RFC 9001 §4.6): what a client sends in 0-RTT packets, before the handshake, with
-//! what it remembers of an earlier connection.
+//! Early data (RFC 9001 §4.6): data that a client sends in 0-RTT packets, before the handshake,
+//! using what it remembers of an earlier connection.
 //!
-//! It is off unless asked for: with `enable_early_data` of the client's rustls configuration, and
-//! with `max_early_data_size` of the server's. The server then takes each ticket once, out of the
-//! session storage that all workers share (`SECURITY.md` row 33); what comes in 0-RTT packets is
-//! marked (`Connection::is_early`).
+//! It is off unless requested: with `enable_early_data` in the client's rustls configuration, and
+//! `max_early_data_size` in the server's. The server then accepts each ticket once, from the
+//! session storage that all workers share (`SECURITY.md` row 33). Data from 0-RTT packets is marked
+//! (`Connection::is_early`).
 
 use squall_protect::{HeaderKey, Keys, PacketKey};
 use squall_tls::{DirectionMaterial, LevelMaterial, Session};
@@ -14,7 +14,7 @@ use super::parameters::remembered_limits;
 use crate::connection::parts::handshake::Handshake;
 use crate::space::LevelKeys;
 
-/// What became of a client's early data.
+/// The state of a client's early data.
 pub(crate) enum EarlyData {
     /// None was sent.
     None,
@@ -49,13 +49,13 @@ pub(crate) fn zero_rtt_keys(material: &DirectionMaterial) -> LevelKeys {
 }
 
 impl Handshake {
-    /// A client's early data: its keys, if TLS has a ticket for it, and what the server declared
-    /// when it gave the ticket.
+    /// A client's early data: its keys, if TLS has a ticket for it, and the parameters that the
+    /// server declared when it issued the ticket.
     pub(crate) fn offer_early_data(&mut self) -> Option<(LevelKeys, &TransportParameters)> {
         let session = self.tls.running()?;
         let attempt = self.attempt.as_mut()?;
         let material = session.early_keys(attempt.original_version)?;
-        // rustls keeps the parameters with the ticket, and gives them out until those of this
+        // rustls keeps the parameters with the ticket, and returns them until those of this
         // connection arrive.
         let bytes = session.peer_transport_parameters()?;
         let remembered = TransportParameters::decode(bytes, Side::Server).ok()?;
@@ -64,13 +64,13 @@ impl Handshake {
         Some((zero_rtt_keys(&material), remembered))
     }
 
-    /// Whether a client has offered early data and not heard what becomes of it.
+    /// Whether a client has offered early data and not yet heard whether it is accepted.
     pub(crate) fn has_early_data(&self) -> bool {
         let attempt = self.attempt.as_ref();
         attempt.is_some_and(|a| a.remembered.is_some())
     }
 
-    /// Early data is not possible any more; returns whether any was offered.
+    /// Early data is no longer possible; returns whether any was offered.
     pub(crate) fn forget_early_data(&mut self) -> bool {
         let attempt = self.attempt.as_mut();
         attempt.is_some_and(|a| a.remembered.take().is_some())
@@ -79,7 +79,7 @@ impl Handshake {
     /// The server has answered, with `params`.
     ///
     /// # Errors
-    /// `PROTOCOL_VIOLATION` if it accepts early data and lowers the limits that held for it (RFC
+    /// `PROTOCOL_VIOLATION` if it accepts early data but lowers the limits that applied to it (RFC
     /// 9000 §7.4.1).
     pub(crate) fn settle_early_data(
         &mut self,

@@ -1,38 +1,38 @@
-//! What depends on time: timers, silence, and how often a probe timeout has expired in a row.
+//! Everything that depends on time: timers, silence, and consecutive probe timeouts.
 
 use std::time::Duration;
 
 use crate::config::TransportConfig;
 use crate::time::Time;
 
-/// A probe timeout doubles at most this often.
+/// The most often that a probe timeout doubles.
 pub(crate) const MAX_BACKOFF: u32 = 10;
-/// Probe timeouts without a word from a server that is expected to send data, before a client
-/// probes, and the least time.
+/// Probe timeouts of silence from a server that is expected to send data, before a client probes,
+/// and the shortest such time.
 const QUIET_PROBE_TIMEOUTS: u32 = 3;
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
-/// Silence after which unused memory is given back: longer than a viewer of a film waits for the
-/// next segment. To allocate the records of its packets again for each took a twentieth of the CPU.
+/// Silence after which unused memory is freed: longer than a viewer of a film waits for the next
+/// segment. Reallocating the records of its packets for each segment took a twentieth of the CPU.
 const SHED_AFTER: Duration = Duration::from_secs(4);
 
-/// The longest time for which a timer of silence is put off. A worker reads what a socket's buffer
-/// holds in less.
+/// The longest time for which a timer of silence is put off. A worker reads the contents of a
+/// socket's buffer in less.
 const PUT_OFF: Duration = Duration::from_millis(350);
-/// From the end of that time on, how long no timer is put off, unless an acknowledgement comes: a
-/// worker that never finds its socket empty still repairs losses.
+/// How long, after that, no timer is put off unless an acknowledgement arrives: this way, a worker
+/// that never finds its socket empty still repairs losses.
 const PUT_OFF_REST: Duration = Duration::from_secs(3);
 
-/// What may fall due.
+/// The timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Timer {
     /// Loss detection or probe timeout (RFC 9002 §6).
     LossDetection,
-    /// An acknowledgement held back.
+    /// A delayed acknowledgement.
     AckDelay,
     /// The pacer's next quantum.
     Pacing,
-    /// Too long a silence (RFC 9000 §10.1).
+    /// The connection has been silent for too long (RFC 9000 §10.1).
     Idle,
     /// A PING keeps the connection alive.
     KeepAlive,
@@ -46,7 +46,7 @@ pub(crate) enum Timer {
     Path,
     /// A server that is expected to send data has gone quiet.
     Quiet,
-    /// Nothing has happened for a while: unused memory is given back.
+    /// Nothing has happened for a while: unused memory is freed.
     Shed,
 }
 
@@ -69,21 +69,21 @@ impl Timer {
     ];
 }
 
-/// The timers of a connection, and what they are derived from. Times are those that the owner's
-/// clock will reach.
+/// The timers of a connection, and the values that they are derived from. Times are on the owner's
+/// clock.
 #[derive(Debug)]
 pub(crate) struct Clock {
     due: [Option<Time>; COUNT],
-    /// The smaller of both ends' idle timeouts; zero is none.
+    /// The smaller of both ends' idle timeouts; zero means none.
     pub(crate) idle_timeout: Duration,
     keep_alive: Option<Duration>,
-    /// When a packet was last received or sent that restarts the idle timer.
+    /// When a packet that restarts the idle timer was last received or sent.
     last_active: Time,
     /// Whether an ack-eliciting packet was sent since the last one was received (RFC 9000 §10.1).
     eliciting_since_receipt: bool,
     /// Probe timeouts that expired in a row (RFC 9002 §6.2.1).
     pub(crate) pto_count: u32,
-    /// Until when timers of silence were put off last.
+    /// Until when timers of silence were last put off.
     put_off_until: Option<Time>,
     /// Clients: when the server last sent something ack-eliciting, and the probes sent since.
     server_heard: Time,
@@ -139,8 +139,8 @@ impl Clock {
         due
     }
 
-    /// Puts off a timer of silence that is due at `now`, because what breaks the silence may wait
-    /// to be read. Returns false if it has been put off for long enough.
+    /// Puts off a timer of silence that is due at `now`, because what ends the silence may be
+    /// waiting to be read. Returns false if it has been put off for long enough.
     pub(crate) fn put_off(&mut self, timer: Timer, now: Time) -> bool {
         let may_begin = |until: Time| now >= until + PUT_OFF_REST;
         if self.put_off_until.is_none_or(may_begin) {
@@ -158,7 +158,7 @@ impl Clock {
         self.put_off_until.filter(|until| now < *until)
     }
 
-    /// What there was to read has been read: timers that were put off are due.
+    /// Everything that had arrived has been read: timers that were put off are due.
     pub(crate) fn end_put_off(&mut self, now: Time) {
         if let Some(until) = self.put_off_until(now) {
             self.put_off_until = Some(now);
@@ -170,7 +170,7 @@ impl Clock {
 
     // ---- silence --------------------------------------------------------------------------------
 
-    /// Takes the peer's idle timeout: the smaller of both counts, and zero is none (RFC 9000
+    /// Applies the peer's idle timeout: the smaller of both counts, and zero means none (RFC 9000
     /// §10.1).
     pub(crate) fn limit_idle_timeout(&mut self, theirs: Duration) {
         if self.idle_timeout.is_zero() {
@@ -180,7 +180,7 @@ impl Clock {
         }
     }
 
-    /// Silence begins anew at `now` (RFC 9000 §10.1).
+    /// Silence starts over at `now` (RFC 9000 §10.1).
     pub(crate) fn restart_idle(&mut self, now: Time, probe_timeout: Duration, established: bool) {
         self.last_active = now;
         if !self.is_set(Timer::Shed) {
@@ -195,8 +195,8 @@ impl Clock {
         }
     }
 
-    /// The probe timeout begins anew without backoff: an acknowledgement of something new came (RFC
-    /// 9002 §6.2.1), or keys were dropped.
+    /// The probe timeout starts over without backoff: something new was acknowledged (RFC 9002
+    /// §6.2.1), or keys were dropped.
     pub(crate) const fn reset_probe_timeout(&mut self) {
         self.pto_count = 0;
         self.put_off_until = None;
@@ -208,14 +208,14 @@ impl Clock {
     }
 
     /// An ack-eliciting packet is sent; returns whether it is the first since the last receipt,
-    /// which restarts the idle timer too (RFC 9000 §10.1).
+    /// which also restarts the idle timer (RFC 9000 §10.1).
     #[inline]
     pub(crate) const fn on_eliciting_sent(&mut self) -> bool {
         !std::mem::replace(&mut self.eliciting_since_receipt, true)
     }
 
-    /// Whether the connection has been silent for so long that it gives memory back. The timer is
-    /// moved when it fires, not with every run.
+    /// Whether the connection has been silent for long enough to free memory. The timer is moved
+    /// when it fires, not with every run.
     pub(crate) fn is_at_rest(&mut self, now: Time) -> bool {
         let due = self.last_active + self.rest_begins_after();
         if now < due {
@@ -240,8 +240,8 @@ impl Clock {
 
     // ---- a server that has gone quiet -----------------------------------------------------------
 
-    /// A client has received something ack-eliciting from the server, or the acknowledgement of
-    /// what it wrote (`soon`: an answer may follow). `expects`: the server may have data to send.
+    /// A client has received something ack-eliciting from the server, or the acknowledgement of its
+    /// own data (`soon`: an answer may follow). `expects`: the server may have data to send.
     #[inline]
     pub(crate) fn on_server_heard(
         &mut self,
@@ -262,19 +262,19 @@ impl Clock {
     }
 
     /// How long the server may be quiet before the next probe: a few probe timeouts, doubled each
-    /// time up to a limit, and then as long again each time.
+    /// time up to a limit, and constant after that.
     fn quiet_until(&self, probe_timeout: Duration) -> Time {
         let patience = (QUIET_PROBE_TIMEOUTS * probe_timeout).max(LEAST_PATIENCE);
         let beyond = self.quiet_probes.saturating_sub(MAX_BACKOFF) + 1;
         self.server_heard + patience * (1 << self.quiet_probes.min(MAX_BACKOFF)) * beyond
     }
 
-    /// Whether a client that expects data probes for it now; sets the timer anew.
+    /// Whether a client that expects data probes for it now; sets the timer again.
     ///
-    /// A client that only receives learns of a change of its address by nothing but silence,
-    /// because the server sends to the old one. A PING shows the server where the client is (RFC
-    /// 9000 §9.2). Probes stop after half of the idle timeout: they must not keep a connection
-    /// alive on which nothing happens.
+    /// A client that only receives learns of a change of its address only through silence, because
+    /// the server sends to the old one. A PING shows the server where the client is (RFC 9000
+    /// §9.2). Probes stop after half of the idle timeout: they must not keep an otherwise idle
+    /// connection alive.
     pub(crate) fn probes_for_data(&mut self, now: Time, probe_timeout: Duration) -> bool {
         let idle = self.idle_timeout;
         if !idle.is_zero() && now - self.server_heard > idle / 2 {

@@ -1,5 +1,5 @@
-//! Frames that the connection owes now and then, and `on_lost`, which hands what any lost frame
-//! carried back to its owner (RFC 9000 §13.3).
+//! Frames that the connection owes now and then, and `on_lost`, which returns the contents of any
+//! lost frame to its owner (RFC 9000 §13.3).
 
 use std::time::Duration;
 
@@ -12,42 +12,42 @@ use crate::sent_frame::SentFrame;
 use crate::space::Space;
 use crate::stream::Streams;
 
-/// Acknowledgements to ask for in each congestion window. Slow start needs 8 samples in a round to
-/// see the delay rise (RFC 9406 §4.2). Later, packets that have arrived but are not acknowledged
-/// yet fill the window without filling the path: with 4 instead of 8, CUBIC got a third of a link
-/// that it shared with a stack that acknowledges every second packet.
+/// Acknowledgements to request per congestion window. Slow start needs 8 samples in a round to see
+/// the delay rise (RFC 9406 §4.2). Later, packets that have arrived but are not yet acknowledged
+/// fill the window without filling the path: with 4 instead of 8, CUBIC got a third of a link that
+/// it shared with a stack that acknowledges every second packet.
 const ACKS_OF_A_WINDOW: u64 = 8;
 /// A threshold below this becomes 1, the behaviour of RFC 9000 §13.2.
 const LEAST_ACK_THRESHOLD: u64 = 4;
-/// Packets between two acknowledgements, at most: about twenty bundles.
+/// The most packets between two acknowledgements: about twenty bundles.
 const MOST_ACK_THRESHOLD: u64 = 1024;
-/// The delays that are asked for, at least and at most: one that a busy machine can keep, since the
-/// probe timeout counts on it, and the default of RFC 9000 §18.2.
+/// The shortest and the longest delay requested: one that a busy machine can keep, since the probe
+/// timeout relies on it, and the default of RFC 9000 §18.2.
 const ACK_DELAYS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(25)];
 
 /// Frames that are due once.
 #[derive(Debug)]
 pub(crate) struct Duties {
-    /// A PING. It is not repeated when it is lost.
+    /// A PING. It is not repeated if lost.
     pub(crate) ping: bool,
     /// Servers: HANDSHAKE_DONE.
     pub(crate) handshake_done: bool,
-    /// Servers: NEW_TOKEN frames that are still due.
+    /// Servers: number of NEW_TOKEN frames still due.
     pub(crate) new_tokens: u8,
-    /// How many may be due.
+    /// The most that may be due.
     most_new_tokens: u8,
     /// ACK_FREQUENCY.
     pub(crate) ack_frequency: AckRequest,
-    /// The next probe of a probe timeout is no larger than any path must carry (RFC 8899 §4.3).
+    /// The next probe of a probe timeout must be small enough for any path (RFC 8899 §4.3).
     pub(crate) small_probe: bool,
-    /// The application has written to a stream, or finished one, since the peer last acknowledged
-    /// something: the peer may be about to answer.
+    /// The application has written to a stream, or finished one, since the peer's last
+    /// acknowledgement: the peer may be about to answer.
     pub(crate) answer_due: bool,
-    /// The application needs packets that are as large as the path allows, even if it sends little.
+    /// The application needs packets as large as the path allows, even if it sends little.
     pub(crate) large_packets: bool,
 }
 
-/// What this end asks of the peer's acknowledgements (draft-ietf-quic-ack-frequency §4).
+/// What this end requests of the peer's acknowledgements (draft-ietf-quic-ack-frequency §4).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckRequest {
     how: AckFrequencyRequest,
@@ -55,12 +55,12 @@ pub(crate) struct AckRequest {
     count: u64,
     /// Whether another one is due.
     pub(crate) due: bool,
-    /// What is asked for, now or last.
+    /// The current or last request.
     wanted: AckFrequencyConfig,
 }
 
 impl AckRequest {
-    /// Until something is asked for, RFC 9000 §13.2 holds.
+    /// Until the first request, RFC 9000 §13.2 applies.
     fn new(how: AckFrequencyRequest) -> Self {
         Self {
             how,
@@ -74,7 +74,7 @@ impl AckRequest {
         }
     }
 
-    /// The peer is asked for what the configuration fixes, if it does.
+    /// Requests what the configuration fixes, if anything.
     pub(crate) const fn begin(&mut self) {
         if let AckFrequencyRequest::Fixed(wanted) = self.how {
             self.wanted = wanted;
@@ -82,7 +82,7 @@ impl AckRequest {
         }
     }
 
-    /// Ack-eliciting packets that the peer may receive without acknowledging at once.
+    /// Ack-eliciting packets that the peer may receive without an immediate acknowledgement.
     pub(crate) const fn threshold(&self) -> u64 {
         self.wanted.ack_eliciting_threshold
     }
@@ -99,8 +99,8 @@ impl AckRequest {
             many => many.min(MOST_ACK_THRESHOLD),
         };
         let before = self.wanted.ack_eliciting_threshold;
-        // The bound for falling is tighter, since too few acknowledgements do harm: a window that
-        // is reduced to 0.7 brings a request at once.
+        // The bound for falling is tighter, since too few acknowledgements do harm: reducing a
+        // window to 0.7 triggers a request at once.
         if threshold >= 2 * before || 4 * threshold <= 3 * before {
             self.wanted.ack_eliciting_threshold = threshold;
             self.wanted.max_ack_delay = (rtt / 4).clamp(ACK_DELAYS[0], ACK_DELAYS[1]);
@@ -108,7 +108,7 @@ impl AckRequest {
         }
     }
 
-    /// The request that is due; `None` if the peer cannot be asked.
+    /// Takes the request that is due; `None` if the peer does not support requests.
     pub(crate) fn take(&mut self, peer: &mut PeerParameters) -> Option<AckFrequency> {
         self.due = false;
         let delay = self.wanted.max_ack_delay.max(peer.min_ack_delay?);
@@ -161,7 +161,7 @@ impl Duties {
         self.new_tokens = self.most_new_tokens;
     }
 
-    /// The client has moved: the tokens that it has were made for another address (RFC 9000 §9.3).
+    /// The client has moved: its tokens were made for another address (RFC 9000 §9.3).
     pub(crate) fn on_client_moved(&mut self) {
         self.new_tokens = self.most_new_tokens.min(1);
     }
@@ -187,7 +187,7 @@ impl Duties {
             SentFrame::NewConnectionId(sequence) => paths.local_ids.on_lost(sequence),
             SentFrame::RetireConnectionId(sequence) => paths.remote_ids.on_lost(sequence),
             SentFrame::HandshakeDone => self.handshake_done = true,
-            // A fresh one does as well. A frame may be lost twice: by a probe timeout, and later.
+            // A fresh one is as good. A frame may be lost twice: by a probe timeout, and later.
             SentFrame::NewToken => {
                 let due = self.new_tokens.saturating_add(1);
                 self.new_tokens = due.min(self.most_new_tokens);

@@ -1,4 +1,4 @@
-//! What a connection shares with its endpoint, and what it has to report to it.
+//! What a connection shares with its endpoint, and reports to it.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,8 +14,8 @@ use crate::path::local_ids::LocalIds;
 use crate::time::Time;
 use crate::token::TokenKey;
 
-/// The endpoint as its connection sees it: where ids, tokens and random numbers come from, and
-/// where events go.
+/// The endpoint as seen by its connection: the source of ids, tokens and random numbers, and the
+/// receiver of events.
 pub(crate) struct EndpointLink {
     /// Makes connection ids and reset tokens.
     pub(crate) ids: Arc<IdSource>,
@@ -27,12 +27,12 @@ pub(crate) struct EndpointLink {
     pub(crate) fixed_bit: FixedBit,
     /// Events that the endpoint has not taken yet.
     pub(crate) events: VecDeque<EndpointEvent>,
-    /// Servers: the validated address that was reported last.
+    /// Servers: the validated address last reported.
     validated_address: Option<IpAddr>,
 }
 
 impl EndpointLink {
-    /// A link with no events; `validated_address` is known to the endpoint already.
+    /// A link with no events; the endpoint already knows `validated_address`.
     pub(crate) fn new(
         ids: Arc<IdSource>,
         tokens: Arc<TokenKey>,
@@ -50,7 +50,7 @@ impl EndpointLink {
         }
     }
 
-    /// Reports the client's address once it is validated, and when it changes (a server's).
+    /// Reports a client's address once it is validated, and when it changes (on a server).
     pub(crate) fn report_address(&mut self, side: Side, active: &PathState) {
         let address = active.path.remote.ip();
         let known = self.validated_address == Some(address);
@@ -61,7 +61,7 @@ impl EndpointLink {
         }
     }
 
-    /// Reports which stateless resets count from now on.
+    /// Reports which stateless reset tokens count from now on.
     pub(crate) fn report_reset_tokens(&mut self, remote_ids: &mut RemoteIds) {
         let changes = remote_ids.take_changes().map(|change| match change {
             TokenChange::Added(token) => EndpointEvent::AddResetToken(token),

@@ -1,5 +1,5 @@
-//! The handshake: what it settles, which stays, and what is known only until it is confirmed, which
-//! is dropped then.
+//! The handshake: its results, which are kept, and the facts needed only until it is confirmed,
+//! which are then dropped.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::connection::handshake::tls::{Restart, Tls};
 use crate::space::{LevelKeys, SpaceId};
 use crate::time::Time;
 
-/// What the peer's transport parameters say, apart from what streams and connection ids have taken.
+/// The peer's transport parameters, except those of streams and connection ids.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerParameters {
-    /// Of the ACK Delay field.
+    /// Exponent of the ACK Delay field.
     pub(crate) ack_delay_exponent: u32,
-    /// For how long it holds acknowledgements back, at most.
+    /// The longest time for which it delays acknowledgements.
     pub(crate) max_ack_delay: Duration,
-    /// The shortest delay that it can be asked for; `None`: it cannot be asked
+    /// The shortest delay that may be requested; `None`: it does not support requests
     /// (draft-ietf-quic-ack-frequency §3).
     pub(crate) min_ack_delay: Option<Duration>,
-    /// The largest DATAGRAM frame that it accepts; 0 is none (RFC 9221 §3).
+    /// The largest DATAGRAM frame that it accepts; 0 means none (RFC 9221 §3).
     pub(crate) max_datagram_frame: u64,
     /// Whether packets to it are greased: it accepts any value of the fixed bit (RFC 9287 §3), and
-    /// this end does.
+    /// so does this end.
     pub(crate) greased: bool,
     /// Whether it accepts RESET_STREAM_AT.
     pub(crate) reset_stream_at: bool,
@@ -51,7 +51,7 @@ impl PeerParameters {
         self.reset_stream_at = params.reset_stream_at;
     }
 
-    /// What the peer declares, and what comes of it for an end with this rule of its own.
+    /// The peer's declarations, and the consequences for an end with this rule of its own.
     pub(crate) fn of(params: &TransportParameters, fixed_bit: FixedBit) -> Self {
         Self {
             ack_delay_exponent: u32::try_from(params.ack_delay_exponent).unwrap_or(3),
@@ -65,13 +65,13 @@ impl PeerParameters {
     }
 }
 
-/// The handshake of a connection, and what it has settled.
+/// The handshake of a connection, and its results.
 pub(crate) struct Handshake {
     /// Client or server.
     pub(crate) side: Side,
     /// The QUIC version in use.
     pub(crate) version: u32,
-    /// The destination of the client's first packet, which the server has to confirm (RFC 9000
+    /// The destination id of the client's first packet, which the server has to confirm (RFC 9000
     /// §7.3).
     pub(crate) original_dcid: ConnectionId,
     /// The TLS session.
@@ -80,36 +80,36 @@ pub(crate) struct Handshake {
     pub(crate) peer: PeerParameters,
     /// Whether the handshake is confirmed (RFC 9001 §4.1.2).
     pub(crate) confirmed: bool,
-    /// What is known only until then; `None` afterwards.
+    /// Facts needed only until then; `None` afterwards.
     pub(crate) attempt: Option<Box<Attempt>>,
 }
 
-/// What is known of a handshake until it is confirmed.
+/// Facts about a handshake that are needed until it is confirmed.
 pub(crate) struct Attempt {
     /// The version of the client's first packet (RFC 9368 §1.2), or of its first after a Version
     /// Negotiation packet.
     pub(crate) original_version: u32,
     /// A server has changed the version and has sent nothing in the new one yet.
     pub(crate) announces_version: bool,
-    /// What the Initial keys are made from: the destination of the client's first packet, or of
-    /// the first after a Retry.
+    /// The source of the Initial keys: the destination id of the client's first packet, or of the
+    /// first after a Retry.
     pub(crate) initial_dcid: ConnectionId,
-    /// Servers: Initial keys of the original version, for a client that does not know yet that
+    /// Servers: Initial keys of the original version, for a client that does not yet know that
     /// another was chosen.
     pub(crate) other_initial: Option<LevelKeys>,
-    /// Clients, until the server's first packet: what it takes to begin anew in another version.
+    /// Clients, until the server's first packet: the data needed to start over in another version.
     pub(crate) restart: Option<Restart>,
-    /// Clients that send early data: what they remember of the server, until it has answered.
+    /// Clients that send early data: the server's remembered parameters, until it has answered.
     pub(crate) remembered: Option<Box<TransportParameters>>,
-    /// Clients: whether a Version Negotiation packet made them begin anew.
+    /// Clients: whether a Version Negotiation packet made them start over.
     pub(crate) negotiated: bool,
-    /// The source of the Retry that the client followed.
+    /// The source id of the Retry that the client followed.
     pub(crate) retry_scid: Option<ConnectionId>,
-    /// The source of the peer's first packet, once there was one.
+    /// The source id of the peer's first packet, once there was one.
     pub(crate) peer_scid: Option<ConnectionId>,
     /// The token for Initial packets.
     pub(crate) token: Vec<u8>,
-    /// Whether the peer's transport parameters were taken.
+    /// Whether the peer's transport parameters have been processed.
     pub(crate) has_parameters: bool,
     /// Packets that arrived before their keys.
     pub(crate) early: EarlyPackets,
@@ -161,14 +161,14 @@ impl Handshake {
         }
     }
 
-    /// Bytes of memory that the handshake takes, about.
+    /// Roughly the bytes of memory that the handshake takes.
     pub(crate) fn memory(&self) -> usize {
         let attempt = self.attempt.as_ref();
         let attempt = attempt.map_or(0, |a| size_of::<Attempt>() + a.early.memory());
         self.tls.memory() + attempt
     }
 
-    /// The handshake is confirmed: what is known only until then is dropped.
+    /// The handshake is confirmed: drops the facts that are no longer needed.
     pub(crate) fn conclude(&mut self) {
         self.attempt = None;
     }
@@ -197,8 +197,8 @@ impl Handshake {
         initial::keys(version, dcid.as_slice(), self.side == Side::Client).into()
     }
 
-    /// The time for which the peer held an acknowledgement back (RFC 9002 §5.3): none for Initial
-    /// and Handshake packets, and no longer than promised once the handshake is confirmed.
+    /// How long the peer delayed an acknowledgement (RFC 9002 §5.3): zero for Initial and Handshake
+    /// packets, and no longer than promised once the handshake is confirmed.
     pub(crate) fn ack_delay(&self, id: SpaceId, delay: u64) -> Duration {
         if id != SpaceId::Data {
             return Duration::ZERO;
@@ -214,8 +214,8 @@ impl Handshake {
 
     // ---- the peer's packets ---------------------------------------------------------------------
 
-    /// Whether a packet with a long header does not come from the peer: its source id stays that of
-    /// its first packet (RFC 9000 §7.2).
+    /// Whether a packet with a long header does not come from the peer: its source id never changes
+    /// after its first packet (RFC 9000 §7.2).
     pub(crate) fn is_foreign(&self, scid: ConnectionId) -> bool {
         let attempt = self.attempt.as_ref();
         let known = attempt.and_then(|a| a.peer_scid);
@@ -229,7 +229,7 @@ impl Handshake {
     }
 
     /// A packet with a long header was opened; returns whether it is the first, so that its source
-    /// is the id to send to (RFC 9000 §7.2).
+    /// id is the one to send to (RFC 9000 §7.2).
     pub(crate) fn on_opened(&mut self, scid: ConnectionId) -> bool {
         let Some(attempt) = &mut self.attempt else {
             return false;
@@ -252,7 +252,7 @@ impl Handshake {
         attempt.is_some_and(|a| a.early.keep(awaited, packet, ecn, now))
     }
 
-    /// Takes the packets that waited for these keys, in the order of arrival.
+    /// Takes the packets that waited for these keys, in order of arrival.
     pub(crate) fn take_early(&mut self, awaited: Awaited) -> Vec<EarlyPacket> {
         let attempt = self.attempt.as_mut();
         attempt.map_or_else(Vec::new, |a| a.early.take(awaited))
@@ -260,8 +260,8 @@ impl Handshake {
 
     // ---- Retry ----------------------------------------------------------------------------------
 
-    /// Whether a client follows a Retry: one only, before any other packet, with a token and
-    /// another id than `dcid` (RFC 9000 §17.2.5.2).
+    /// Whether a client follows a Retry: only one, before any other packet, with a token and an id
+    /// other than `dcid` (RFC 9000 §17.2.5.2).
     pub(crate) fn accepts_retry(&self, retry: &Retry<'_>, dcid: ConnectionId) -> bool {
         let attempt = self.attempt.as_ref();
         let fresh = attempt.is_some_and(|a| a.retry_scid.is_none() && a.peer_scid.is_none());
@@ -317,7 +317,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// Whether the peer's parameters are still to be taken; from now on they are.
+    /// Whether the peer's parameters have yet to be processed; from now on they have been.
     pub(crate) fn begin_parameters(&mut self) -> bool {
         let attempt = self.attempt.as_mut();
         attempt.is_some_and(|a| !std::mem::replace(&mut a.has_parameters, true))
@@ -328,10 +328,10 @@ impl Handshake {
 pub(crate) struct Retry<'a> {
     /// The server's new id.
     pub(crate) scid: ConnectionId,
-    /// What the next Initial packets carry.
+    /// The token for the next Initial packets.
     pub(crate) token: &'a [u8],
     /// The integrity tag.
     pub(crate) tag: [u8; 16],
-    /// What the tag protects.
+    /// The bytes that the tag protects.
     pub(crate) without_tag: &'a [u8],
 }

@@ -1,5 +1,5 @@
-//! What a connection writes down: its qlog, events for `tracing`, and observations for its owner.
-//! What the three have in common is noted at one place, `observe`.
+//! The records of a connection: its qlog, events for `tracing`, and observations for its owner.
+//! Whatever the three have in common is recorded in one place, `observe`.
 
 use std::time::Duration;
 
@@ -30,11 +30,11 @@ pub(crate) const fn packet_type(id: SpaceId) -> PacketType {
 pub(crate) struct Log {
     /// `None` unless the owner has set one.
     pub(crate) qlog: Option<Box<Qlog>>,
-    /// `None` unless the owner watches.
+    /// `None` unless the owner observes.
     observed: Option<Box<Observations>>,
     trace: Trace,
     begun: Time,
-    /// Whether early data was accepted, once that is known.
+    /// Whether early data was accepted, once known.
     early_data: Option<bool>,
 }
 
@@ -67,7 +67,7 @@ impl Log {
         self.observed.as_mut()?.pop()
     }
 
-    /// Notes a rare change, which is put into words only if somebody listens.
+    /// Records a rare change, which is formatted only if there is a subscriber.
     pub(crate) fn observe(&mut self, observation: impl FnOnce() -> Observation) {
         let traced = self.trace.is_on();
         if !traced && self.observed.is_none() {
@@ -94,7 +94,7 @@ impl Log {
         });
     }
 
-    /// The version has perhaps changed.
+    /// The version may have changed.
     pub(crate) fn version(&mut self, from: u32, to: u32) {
         if from != to {
             self.observe(|| Observation::VersionChanged(VersionChanged { from, to }));
@@ -192,7 +192,7 @@ impl Log {
         }
     }
 
-    /// A packet is written and not sealed yet.
+    /// A packet is written but not yet sealed.
     #[inline]
     pub(crate) fn packet_sent(&mut self, now: Time, packet: Packet<'_>, is_mtu_probe: bool) {
         if let Some(log) = &mut self.qlog {

@@ -29,7 +29,7 @@ use super::endpoint::EndpointLink;
 const LEAST_PROBE: usize =
     1 + 4 + squall_wire::frame::write::PATH_CHALLENGE_SIZE + squall_protect::TAG_LEN;
 
-/// A path that is probed now.
+/// A path that is being probed.
 pub(crate) struct Probed {
     /// Its tag.
     pub(crate) tag: u8,
@@ -44,7 +44,7 @@ pub(crate) struct Probed {
 /// All paths of a connection.
 pub(crate) struct Paths {
     side: Side,
-    /// The path that everything but probes is sent on.
+    /// The path on which everything except probes is sent.
     pub(crate) active: PathState,
     /// The other paths; `None` until there is one.
     pub(crate) inactive: Option<Box<InactivePaths>>,
@@ -54,7 +54,7 @@ pub(crate) struct Paths {
     pub(crate) remote_ids: RemoteIds,
     /// ECN marks on all paths: the peer's counts do not tell them apart.
     pub(crate) ecn: EcnTotals,
-    /// Clients: the address in use was left at once, for a path that is not validated yet
+    /// Clients: whether the address in use was left at once, for a path that is not yet validated
     /// (`Move::AtOnce`).
     pub(crate) left_at_once: bool,
 }
@@ -80,7 +80,7 @@ impl Paths {
 
     // ---- all paths ------------------------------------------------------------------------------
 
-    /// The paths that are not in use, the oldest first.
+    /// The paths not in use, oldest first.
     pub(crate) fn others(&self) -> &[PathState] {
         self.inactive.as_ref().map_or(&[][..], |p| &p.others)
     }
@@ -110,7 +110,7 @@ impl Paths {
         self.others().iter().rev().find(|p| p.validated)
     }
 
-    /// The inactive path to which the connection moves once it is validated.
+    /// The inactive path to which the connection will move once it is validated.
     pub(crate) fn sought(&self) -> Option<u8> {
         self.others().iter().find(|p| p.is_sought()).map(|p| p.tag)
     }
@@ -163,8 +163,8 @@ impl Paths {
             && self.tag_of(path).is_none()
     }
 
-    /// Credits a run to the inactive path that it came on; returns the bytes that no path has taken
-    /// yet.
+    /// Credits a run to the inactive path on which it arrived; returns the bytes not credited to
+    /// any path yet.
     pub(crate) fn credit_elsewhere(&mut self, path: &Path, bytes: usize) -> usize {
         let tag = self.tag_of(path);
         match tag.and_then(|tag| self.get_mut(tag)) {
@@ -176,7 +176,7 @@ impl Paths {
         }
     }
 
-    /// A packet that was sent on another path than the active one is settled: only its bytes
+    /// A packet that was sent on a path other than the active one is settled: only its bytes
     /// matter, and only there.
     #[cold]
     pub(crate) fn settle_elsewhere(&mut self, packet: &SentPacket) {
@@ -187,7 +187,7 @@ impl Paths {
         }
     }
 
-    /// Takes the spin bit of the newest packet, once a group (RFC 9000 §17.4).
+    /// Follows the spin bit of the newest packet, once per group (RFC 9000 §17.4).
     pub(crate) fn follow_spin(&mut self, bytes: &[u8], spans: &[PacketSpan], newest: Option<u64>) {
         let is_newest =
             |s: &&PacketSpan| s.outcome == Outcome::Open && Some(s.packet_number) == newest;
@@ -197,11 +197,11 @@ impl Paths {
         }
     }
 
-    /// Takes a frame about connection ids that arrived under the id `dcid` (RFC 9000 §19.15,
+    /// Processes a frame about connection ids that arrived under the id `dcid` (RFC 9000 §19.15,
     /// §19.16). An id that it retires is routed until `expires`.
     ///
     /// # Errors
-    /// The code, and what the frame does wrong.
+    /// The code, and the reason.
     #[cold]
     pub(crate) fn take_id_frame(
         &mut self,
@@ -235,7 +235,7 @@ impl Paths {
         Ok(())
     }
 
-    /// Whether packet `number` is an MTU probe, also of a path that was left.
+    /// Whether packet `number` is an MTU probe, including on a path that was left.
     pub(crate) fn is_mtu_probe(&self, number: u64) -> bool {
         self.iter().any(|p| p.mtu.is_probe(number))
     }
@@ -264,7 +264,7 @@ impl Paths {
         tag
     }
 
-    /// Drops what belongs to a path that was removed.
+    /// Drops everything that belongs to a path that was removed.
     pub(crate) fn forget(&mut self, gone: &PathState, endpoint: &mut EndpointLink) {
         self.remote_ids.release(gone.tag);
         endpoint.report_reset_tokens(&mut self.remote_ids);
@@ -273,8 +273,8 @@ impl Paths {
         }
     }
 
-    /// Makes the inactive path with this tag the active one; returns the one before. `keep_flow`:
-    /// what is known of the path's capacity still holds.
+    /// Makes the inactive path with this tag the active one; returns the previous one. `keep_flow`:
+    /// what is known about the path's capacity still applies.
     pub(crate) fn swap_active(&mut self, tag: u8, keep_flow: bool) -> Option<PathState> {
         let paths = self.inactive.as_mut()?;
         let at = paths.others.iter().position(|p| p.tag == tag)?;
@@ -292,7 +292,7 @@ impl Paths {
         Some(old)
     }
 
-    /// Sends to another id of the peer's, if there is one; the spin bit begins anew with it.
+    /// Switches to another id of the peer's, if there is one; the spin bit starts over with it.
     pub(crate) fn rotate_remote_id(
         &mut self,
         config: &TransportConfig,
@@ -306,14 +306,14 @@ impl Paths {
         rotated
     }
 
-    /// Begins to validate a path, again if need be.
+    /// Starts validating a path, again if need be.
     pub(crate) fn validate(&mut self, now: Time, tag: u8, interval: Duration, then_move: bool) {
         if let Some(state) = self.get_mut(tag) {
             state.validation = Some(Box::new(Validation::new(now, interval, then_move)));
         }
     }
 
-    /// Takes the server's preferred address (RFC 9000 §9.6, §18.2), to be tried if it is to be
+    /// Stores the server's preferred address (RFC 9000 §9.6, §18.2), to be tried if it is to be
     /// followed.
     ///
     /// # Errors
@@ -324,7 +324,7 @@ impl Paths {
         follow: bool,
     ) -> Result<(), TransportError> {
         let (id, token) = (preferred.connection_id, preferred.stateless_reset_token);
-        // Not beside an empty connection id, and not the same id again.
+        // Not alongside an empty connection id, and not the same id again.
         if self.remote_ids.on_new(1, 0, id, token).is_err() {
             return Err(parameter_error(
                 "a preferred_address with a connection id out of place",
@@ -341,7 +341,7 @@ impl Paths {
         Ok(())
     }
 
-    /// Whether a client has left its address at once and not heard from the server since.
+    /// Whether a client has left its address at once and has not heard from the server since.
     pub(crate) const fn is_searching(&self) -> bool {
         self.left_at_once && !self.active.validated
     }
@@ -383,7 +383,7 @@ impl Paths {
     pub(crate) fn is_window_limited(&self, bytes: usize) -> bool {
         let flow = &self.active.flow;
         let (window, after) = (flow.congestion.window(), flow.in_flight() + bytes as u64);
-        // Room for less than a full packet is no room: of a small window that may be more than an
+        // Room for less than a full packet is no room: in a small window it may be more than an
         // eighth.
         let full = after + u64::from(self.active.mtu.current()) > window;
         full || if flow.congestion.is_slow_start() {
@@ -393,7 +393,7 @@ impl Paths {
         }
     }
 
-    /// The path that has to be probed now: responses come first.
+    /// The path that has to be probed now; responses take precedence.
     pub(crate) fn next_probe(&self, now: Time, window_open: bool) -> Option<u8> {
         // RFC 9000 §8.2.2: on the active path a response waits for congestion control.
         let response = (self.inactive.as_ref())
@@ -409,7 +409,7 @@ impl Paths {
         })
     }
 
-    /// What a probe of the path with this tag may be, in `room` bytes; `None` if none may be sent.
+    /// The probe for the path with this tag, in `room` bytes; `None` if none may be sent.
     pub(crate) fn probed(&self, now: Time, room: usize, tag: u8) -> Option<Probed> {
         let state = self.iter().find(|p| p.tag == tag)?;
         // RFC 9000 §8.2.1, §8.2.2: 1200 bytes, but no more than the amplification limit leaves.
@@ -426,7 +426,7 @@ impl Paths {
         })
     }
 
-    /// Whether a path has a connection id to send to: a new address does not see the id of another
+    /// Whether a path has a connection id to send to: a new address must not see the id of another
     /// one, unless the peer has none, or was moved without knowing (RFC 9000 §9.5).
     fn may_send_on(&self, state: &PathState) -> bool {
         state.tag == self.active.tag

@@ -21,18 +21,18 @@ use crate::time::Time;
 
 /// Probes that a probe timeout sends (RFC 9002 §6.2.4).
 const PROBES: u8 = 2;
-/// Acknowledgements that a peer gets at a level of the handshake without sending TLS anything new.
+/// Acknowledgements sent to a peer at a handshake level without anything new from TLS.
 const MAX_IDLE_ACKS: u32 = 64;
 /// Records of packets kept free for probes: two more with every doubling of the timeout.
 const PROBE_RECORDS: usize = 24;
 /// The ack_delay_exponent that we declare: the default of RFC 9000 §18.2.
 const ACK_DELAY_EXPONENT: u32 = 3;
-/// Distance between packet numbers left out on purpose (RFC 9000 §21.4).
+/// Distance between packet numbers that are skipped on purpose (RFC 9000 §21.4).
 const SKIP: Range<u64> = 300..6000;
 
 const _: () = assert!(LEAST_PACKETS_IN_FLIGHT / 8 > PROBE_RECORDS);
 
-/// What stands in for the spaces of the handshake when they are gone.
+/// Stands in for the handshake's spaces when they are gone.
 static GONE: LazyLock<Space> = LazyLock::new(Space::gone);
 
 /// The three spaces and their keys.
@@ -46,12 +46,12 @@ pub(crate) struct Spaces {
     pub(crate) ack_policy: AckPolicy,
     /// ACK-only packets since the last ack-eliciting one.
     pub(crate) ack_only_run: u32,
-    /// The packet number that is left out next (RFC 9000 §21.4).
+    /// The packet number to skip next (RFC 9000 §21.4).
     skip_number: u64,
     /// Packets that failed authentication, under all keys.
     forged: u64,
     max_packets_in_flight: usize,
-    /// Scratch of loss detection.
+    /// Scratch space of loss detection.
     pub(crate) lost: Lost,
 }
 
@@ -107,7 +107,7 @@ impl Spaces {
 
     #[inline(never)]
     fn early_mut(&mut self, id: SpaceId) -> &mut Space {
-        // Nothing is written to a space that is gone; if it were, it would stay discarded.
+        // Nothing is written to a space that is gone; if it were, the space would stay discarded.
         let gone = || Box::new([Space::gone(), Space::gone()]);
         let early = self.early.get_or_insert_with(gone);
         match id {
@@ -139,7 +139,7 @@ impl Spaces {
         early + held.sum::<usize>()
     }
 
-    /// Gives back what is needed only while packets are under way.
+    /// Frees memory that is needed only while packets are in flight.
     pub(crate) fn shed(&mut self) {
         self.data.sent.shed();
         self.data.received.shed();
@@ -149,7 +149,7 @@ impl Spaces {
         self.lost = Lost::default();
     }
 
-    /// Whether packets of this space can be sealed and opened. Of the data space: 1-RTT packets.
+    /// Whether packets of this space can be sealed and opened. In the data space: 1-RTT packets.
     pub(crate) fn has_keys(&self, id: SpaceId) -> bool {
         match id {
             SpaceId::Data => self.ring.is_some(),
@@ -269,7 +269,7 @@ impl Spaces {
         Ok(())
     }
 
-    /// The peer asks for fewer acknowledgements, or other ones (draft-ietf-quic-ack-frequency §4).
+    /// The peer requests fewer or different acknowledgements (draft-ietf-quic-ack-frequency §4).
     ///
     /// # Errors
     /// `PROTOCOL_VIOLATION` for a delay out of bounds.
@@ -297,7 +297,7 @@ impl Spaces {
     }
 
     /// Decides when the packets of a run are acknowledged, in the spaces that received an
-    /// ack-eliciting one; returns when one that may wait is due.
+    /// ack-eliciting one; returns when a delayed acknowledgement is due.
     pub(crate) fn settle_received(
         &mut self,
         now: Time,
@@ -317,9 +317,9 @@ impl Spaces {
 
     // ---- sending --------------------------------------------------------------------------------
 
-    /// Seals packets of one level that were written and booked; `apart` applies header protection
-    /// to those of the 1-RTT level in a pass of its own, for the sake of measuring. Returns the
-    /// number of passes.
+    /// Seals packets of one level that have been written and booked. For measuring, `apart` applies
+    /// header protection to those of the 1-RTT level in a separate pass. Returns the number of
+    /// passes.
     #[inline]
     pub(crate) fn seal(
         &mut self,
@@ -358,7 +358,7 @@ impl Spaces {
         passes
     }
 
-    /// Puts an ACK frame for a space, if one is owed or to be repeated, and fits; returns whether.
+    /// Writes an ACK frame for a space if one is owed or to be repeated and fits; returns whether.
     pub(crate) fn write_ack(
         &mut self,
         id: SpaceId,
@@ -397,7 +397,7 @@ impl Spaces {
         self.ring.as_ref().is_some_and(KeyRing::phase)
     }
 
-    /// The next number of a space, and how many bytes it takes: two at least, so that the sample of
+    /// The next number of a space, and how many bytes it takes: at least two, so that the sample of
     /// header protection never needs padding.
     #[inline]
     pub(crate) fn next_number(&self, id: SpaceId) -> (u64, usize) {
@@ -408,11 +408,11 @@ impl Spaces {
     }
 
     /// Whether one more packet of acknowledgements may be remembered. A peer that acknowledges
-    /// nothing gets acknowledgements with probes only, and in the end not even those: a record of
+    /// nothing gets acknowledgements only with probes, and in the end not even those: a record of
     /// every packet is kept until its fate is known (`SECURITY.md` row 8). Data leaves an eighth of
-    /// `max_packets_in_flight` for acknowledgements, these leave the rest for probes.
+    /// `max_packets_in_flight` for acknowledgements, which leave the rest for probes.
     ///
-    /// A handshake is acknowledged `MAX_IDLE_ACKS` times while it stands still. Beyond that,
+    /// A handshake that makes no progress is acknowledged `MAX_IDLE_ACKS` times. After that,
     /// acknowledgements go with probes.
     pub(crate) fn may_acknowledge(&self, id: SpaceId) -> bool {
         let space = &self[id];
@@ -424,11 +424,11 @@ impl Spaces {
 
     /// Whether probes of the 1-RTT level may be remembered.
     pub(crate) fn may_probe(&self) -> bool {
-        // Two of them and a number left out, once in line and once of a timeout before.
+        // Two of them and a skipped number, once regularly and once for an earlier timeout.
         self[SpaceId::Data].sent.len() + 4 < self.max_packets_in_flight
     }
 
-    /// Packets of data that may still be remembered.
+    /// Number of data packets that may still be remembered.
     pub(crate) fn records_left(&self) -> usize {
         let limit = self.max_packets_in_flight;
         (limit - limit / 8).saturating_sub(self[SpaceId::Data].sent.len())
@@ -447,8 +447,8 @@ impl Spaces {
             })
     }
 
-    /// Leaves a packet number out now and then: a peer that acknowledges it has not received our
-    /// packets (RFC 9000 §21.4).
+    /// Skips a packet number now and then: a peer that acknowledges it has not received our packets
+    /// (RFC 9000 §21.4).
     pub(crate) fn skip_a_number(&mut self, now: Time, rng: &mut impl Rng) {
         let sent = &mut self[SpaceId::Data].sent;
         if sent.next_number() >= self.skip_number {
@@ -462,17 +462,17 @@ impl Spaces {
         self.skip_number = next + rng.random_range(SKIP);
     }
 
-    /// Leaves no number out from now on.
+    /// Skips no number from now on.
     #[cfg(test)]
     pub(crate) const fn skip_none(&mut self) {
         self.skip_number = u64::MAX;
     }
 
-    /// The previous keys are dropped at `due` (RFC 9001 §6.5), unless the peer has not followed our
-    /// update yet; returns when they are.
+    /// The previous keys are dropped at `due` (RFC 9001 §6.5), unless the peer has not yet followed
+    /// our update; returns when they are.
     pub(crate) fn schedule_key_discard(&mut self, due: Time) -> Option<Time> {
         let ring = self.ring.as_mut()?;
-        if ring.awaits_first_of_phase() {
+        if ring.previous_keys_lack_end() {
             ring.drop_previous_at = Some(due);
         }
         ring.drop_previous_at
@@ -480,7 +480,7 @@ impl Spaces {
 
     // ---- losses ---------------------------------------------------------------------------------
 
-    /// The space in which the earliest late packet counts as lost at `now`.
+    /// The space whose earliest late packet counts as lost at `now`.
     pub(crate) fn overdue(&self, now: Time) -> Option<SpaceId> {
         let overdue = |id: &SpaceId| self[*id].loss_time.is_some_and(|t| t <= now);
         SpaceId::ALL.into_iter().find(overdue)
@@ -496,9 +496,9 @@ impl Spaces {
         let open = |id: SpaceId| self[id].sent.outstanding_eliciting() > 0;
         let handshake_open = open(SpaceId::Initial) || open(SpaceId::Handshake);
         if !handshake_open && (!open(SpaceId::Data) || !asked.peer_validated_us) {
-            // RFC 9002 §6.2.2.1: a client keeps the server's amplification limit from locking both
-            // up. Early data in flight does not: it is not probed before the handshake is
-            // confirmed.
+            // RFC 9002 §6.2.2.1: a client has to keep the server's amplification limit from
+            // deadlocking both. Early data in flight does not help: it is not probed before the
+            // handshake is confirmed.
             if asked.peer_validated_us {
                 return None;
             }
@@ -508,9 +508,8 @@ impl Spaces {
         let mut earliest = None::<(Time, SpaceId)>;
         for id in SpaceId::ALL {
             let space = &self[id];
-            // Handshake data that was lost may have to wait for a window full of 1-RTT packets,
-            // which the peer acknowledges only after that data: a probe breaks the circle (RFC 9002
-            // §7.5).
+            // Lost handshake data may have to wait for a window full of 1-RTT packets, which the
+            // peer acknowledges only after that data: a probe breaks the deadlock (RFC 9002 §7.5).
             let locked_out =
                 asked.window_full && id != SpaceId::Data && space.crypto_send.wants_to_send();
             let sent = match space.sent.outstanding_eliciting() {
@@ -524,10 +523,9 @@ impl Spaces {
                 if !asked.confirmed {
                     continue;
                 }
-                // RFC 9002 §6.2.1 adds the time for which the peer may hold an acknowledgement
-                // back. It does not hold it back where more packets are open than it leaves
-                // unacknowledged (RFC 9000 §13.2.2: two, unless we asked for fewer), as RFC 8985
-                // §7.2 has it.
+                // RFC 9002 §6.2.1 adds the time for which the peer may delay an acknowledgement. It
+                // does not delay it if more packets are outstanding than it leaves unacknowledged
+                // (RFC 9000 §13.2.2: two, unless we requested fewer), as in RFC 8985 §7.2.
                 let held = space.sent.outstanding_eliciting() as u64;
                 if held <= asked.ack_threshold {
                     due += asked.ack_delay;
@@ -540,18 +538,18 @@ impl Spaces {
         earliest
     }
 
-    /// Owes the probes of a probe timeout that expired in space `id` (RFC 9002 §6.2.4); returns
-    /// what the oldest open packets there carried: sent again, it makes the probe useful.
+    /// Owes the probes of a probe timeout that expired in space `id` (RFC 9002 §6.2.4); returns the
+    /// contents of the oldest outstanding packets there: sent again, they make the probe useful.
     pub(crate) fn owe_probes(&mut self, id: SpaceId, established: bool) -> Vec<SentFrame> {
         self[id].probes = PROBES;
-        // RFC 9002 §6.2.4: the other handshake level's data may go along.
+        // RFC 9002 §6.2.4: data of the other handshake level may go along.
         if id != SpaceId::Data {
             for id in [SpaceId::Initial, SpaceId::Handshake] {
                 self[id].crypto_send.on_all_lost();
             }
             if self.ring.is_some() && established {
-                // A server that has confirmed the handshake ignores all but 1-RTT packets; if our
-                // address has changed since, only such a packet shows it where we are.
+                // A server that has confirmed the handshake ignores all except 1-RTT packets; if
+                // our address has changed since, only such a packet shows it where we are.
                 self[SpaceId::Data].probes = 1;
             }
         }
@@ -564,13 +562,13 @@ impl Spaces {
     }
 }
 
-/// What the probe timeout depends on besides the spaces.
+/// Inputs of the probe timeout other than the spaces.
 pub(crate) struct ProbeTimeout {
     /// The timeout with backoff, without `max_ack_delay`.
     pub(crate) timeout: Duration,
     /// The peer's `max_ack_delay` with backoff.
     pub(crate) ack_delay: Duration,
-    /// Ack-eliciting packets that the peer leaves unacknowledged for that long.
+    /// Ack-eliciting packets that the peer leaves unacknowledged for that time.
     pub(crate) ack_threshold: u64,
     /// Whether the handshake is confirmed.
     pub(crate) confirmed: bool,

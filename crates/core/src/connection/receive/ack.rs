@@ -1,4 +1,4 @@
-//! Step 5 for ACK frames: what acknowledged packets carried is settled (RFC 9000 §13, RFC 9002 §5).
+//! Step 5 for ACK frames: settles the contents of acknowledged packets (RFC 9000 §13, RFC 9002 §5).
 
 use squall_wire::{Ack, StreamId, TransportError, TransportErrorCode};
 
@@ -11,8 +11,8 @@ use crate::space::SpaceId;
 use crate::space::sent::{Acked, AckedRun, SentPacket};
 use crate::time::Time;
 
-/// Probe timeouts after which the acknowledgement of a packet that was declared lost is not waited
-/// for any more.
+/// Probe timeouts after which the acknowledgement of a packet that was declared lost is no longer
+/// awaited.
 const SPURIOUS_PROBE_TIMEOUTS: u32 = 2;
 
 const NEVER_SENT: TransportError = TransportError {
@@ -21,8 +21,7 @@ const NEVER_SENT: TransportError = TransportError {
     reason: "an acknowledgement of a packet that was never sent",
 };
 
-/// Neighbouring stream ranges, merged before the stream learns of them: work by ranges, not by
-/// packets.
+/// Neighbouring stream ranges, merged before the stream is told: work per range, not per packet.
 #[derive(Default)]
 struct StreamRun {
     run: Option<(StreamId, u64, u64, bool)>,
@@ -49,7 +48,7 @@ impl StreamRun {
     }
 }
 
-/// What a frame newly acknowledges, as far as a round-trip sample needs to know (RFC 9002 §5.1).
+/// The part of a frame's new acknowledgements that a round-trip sample needs (RFC 9002 §5.1).
 #[derive(Default)]
 struct Newly {
     /// When the largest number of the frame was sent, if that is newly acknowledged.
@@ -59,7 +58,7 @@ struct Newly {
 }
 
 impl Connection {
-    /// Takes an ACK frame.
+    /// Processes an ACK frame.
     pub(in crate::connection) fn on_ack(
         &mut self,
         id: SpaceId,
@@ -74,7 +73,7 @@ impl Connection {
         }
         let first_open = space.sent.first_open();
         let flow = &self.paths.active.flow;
-        // A frame that was overtaken, or repeats another: everything that it could settle is
+        // A frame that was overtaken, or repeats another: everything it could settle has been
         // settled.
         let known = Some(ack.largest) <= space.largest_acked;
         let no_loss = id != SpaceId::Data || flow.reordering.oldest().is_none();
@@ -91,7 +90,7 @@ impl Connection {
             Counting::All => trip.acked.packets - packets_before,
             _ => trip.acked.marked - marked_before,
         };
-        // RFC 9000 §13.4.2.1: not by frames that may have been overtaken.
+        // RFC 9000 §13.4.2.1: not for frames that may have been overtaken.
         if marked > 0 && self.spaces[id].largest_acked < Some(ack.largest) {
             let next = self.spaces[SpaceId::Data].sent.next_number();
             let ecn = &mut self.paths.active.flow.ecn;
@@ -105,7 +104,7 @@ impl Connection {
         {
             ring.on_acked(ack.largest);
         }
-        // RFC 9002 §5.1: a sample needs the largest newly acknowledged and one packet that asked.
+        // RFC 9002 §5.1: a sample needs the largest newly acknowledged and an ack-eliciting one.
         if let Some(time_sent) = newly.largest_sent.filter(|_| newly.eliciting) {
             let delay = self.handshake.ack_delay(id, ack.delay);
             let rtt = &mut self.paths.active.flow.rtt;
@@ -127,7 +126,7 @@ impl Connection {
         for range in ack.ranges() {
             let first = self.spaces[id].sent.first_open();
             if *range.end() < first {
-                // Ranges descend: what follows is settled too.
+                // Ranges descend: all that follows is settled too.
                 break;
             }
             let (mut number, last) = ((*range.start()).max(first), *range.end());
@@ -179,7 +178,7 @@ impl Connection {
         Ok(newly)
     }
 
-    /// Takes back what was declared lost and is acknowledged after all.
+    /// Undoes losses that turn out to be acknowledged after all.
     #[cold]
     fn find_spurious_losses(&mut self, ack: &Ack<'_>, now: Time) {
         let patience = SPURIOUS_PROBE_TIMEOUTS * self.probe_timeout();
@@ -206,8 +205,8 @@ impl Connection {
         }
     }
 
-    /// Settles packets from the first of `numbers` on that carried nothing but the next bytes of
-    /// one stream: what `on_packet_acked` does for each, once.
+    /// Settles packets from the first of `numbers` on that carried only the next bytes of one
+    /// stream: does once what `on_packet_acked` does for each.
     fn take_acked_run(
         &mut self,
         id: SpaceId,

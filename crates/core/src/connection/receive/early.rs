@@ -1,4 +1,4 @@
-//! Packets that arrive before their keys: kept for a while, and processed once the keys are there.
+//! Packets that arrive before their keys: kept for a while, and processed once the keys exist.
 
 use squall_wire::{ConnectionId, header};
 
@@ -8,21 +8,20 @@ use crate::connection::handshake::early::Awaited;
 use crate::space::SpaceId;
 
 impl Connection {
-    /// Keeps a packet that waits for its keys, if the peer may have memory for that.
+    /// Keeps a packet that waits for its keys, if the peer has earned memory for that.
     pub(super) fn keep_early(&mut self, awaited: Awaited, packet: &[u8], trip: &Trip<'_>) {
-        // Only a peer that has sent one valid Initial is given memory (`SECURITY.md` row 9).
+        // Only a peer that has sent a valid Initial gets memory (`SECURITY.md` row 9).
         let initial = &self.spaces[SpaceId::Initial];
         let known = initial.received.largest().is_some() || initial.discarded;
         let kept = known && (self.handshake).keep_early(awaited, packet, trip.ecn, trip.now);
         self.stats.packets_dropped += u64::from(!kept);
     }
 
-    /// Processes the packets that waited for keys that are there now, with their own time of
-    /// arrival.
+    /// Processes the packets whose keys have become available, with their own time of arrival.
     pub(super) fn replay_early(&mut self, trip: &mut Trip<'_>) {
         for awaited in [Awaited::ZeroRtt, Awaited::Handshake, Awaited::OneRtt] {
             let ready = match awaited {
-                // Without keys by now they are of no use.
+                // If they still lack keys they are of no use.
                 Awaited::ZeroRtt => !self.handshake.tls.is_waiting(),
                 Awaited::OneRtt => self.opens_one_rtt(),
                 Awaited::Handshake => self.spaces[SpaceId::Handshake].keys.is_some(),

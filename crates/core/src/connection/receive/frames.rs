@@ -1,4 +1,4 @@
-//! Step 5: the frames of opened packets act, in order (RFC 9000 §19).
+//! Step 5: the frames of opened packets are processed in order (RFC 9000 §19).
 
 use bytes::Bytes;
 use squall_protect::{Outcome, PacketSpan, TAG_LEN};
@@ -18,7 +18,7 @@ use crate::space::SpaceId;
 use crate::stream::Streams;
 use crate::token_store::MAX_TOKEN_LEN;
 
-/// What the frames of a packet came to.
+/// The result of processing a packet's frames.
 pub(in crate::connection) struct Taken {
     /// Whether one of them asks for an acknowledgement.
     pub(in crate::connection) ack_eliciting: bool,
@@ -35,7 +35,7 @@ const fn violation(frame_type: u64, reason: &'static str) -> TransportError {
 }
 
 impl Connection {
-    /// Takes the packets of a group, in order: those that continue one stream together.
+    /// Processes the packets of a group in order, taking those that continue one stream together.
     pub(super) fn take_packets(
         &mut self,
         bytes: &[u8],
@@ -83,7 +83,7 @@ impl Connection {
             self.note_key_slot(span, trip)?;
         }
         let start = span.start as usize;
-        // RFC 9000 §17.2, §17.3.1: reserved bits are looked at only once the packet is authentic.
+        // RFC 9000 §17.2, §17.3.1: reserved bits are checked only once the packet is authentic.
         let reserved = if is_long(bytes[start]) { 0x0c } else { 0x18 };
         if bytes[start] & reserved != 0 {
             return Err(violation(0, "reserved header bits are set"));
@@ -93,8 +93,8 @@ impl Connection {
             self.log.packet_dropped(now, id, span.len, "duplicate");
             return Ok(());
         }
-        // Not for a duplicate: anybody can repeat a packet, and the idle timer is restarted by what
-        // is processed (RFC 9000 §10.1).
+        // Not for a duplicate: anyone can repeat a packet, and the idle timer restarts only for
+        // processed packets (RFC 9000 §10.1).
         trip.opened = true;
         self.stats.packets_received += 1;
         let payload = start + usize::from(span.header_len)..start + span.len as usize - TAG_LEN;
@@ -125,8 +125,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Notes under which keys a packet opened: the first under the next keys commits the peer's key
-    /// update, which this end follows (RFC 9001 §6.2).
+    /// Records under which keys a packet opened: the first under the next keys commits the peer's
+    /// key update, which this end follows (RFC 9001 §6.2).
     #[inline]
     pub(super) fn note_key_slot(
         &mut self,
@@ -139,7 +139,7 @@ impl Connection {
         if ring.on_opened(span.slot, span.packet_number) {
             return self.answer_key_update(span.packet_number, trip);
         }
-        if ring.awaits_first_of_phase() {
+        if ring.previous_keys_lack_end() {
             self.schedule_key_discard(trip.now);
         }
         Ok(())
@@ -179,7 +179,7 @@ impl Connection {
         self.spaces.on_forged(id, self.config.integrity_limit)
     }
 
-    /// Takes the frames of one packet, in order.
+    /// Processes the frames of one packet in order.
     #[inline]
     pub(in crate::connection) fn take_frames(
         &mut self,
@@ -224,8 +224,8 @@ impl Connection {
         let mut frames = Frames::new(payload);
         let packet = received_type(id, trip.early);
         while !frames.is_empty() {
-            // Looked at where it is: a copy right after the stores that made it stalls, for half
-            // the time of a small frame.
+            // Read in place: a copy right after the stores that wrote it stalls, for half the time
+            // of a small frame.
             let frame = frames.read();
             let frame = frame.as_ref().map_err(|error| *error)?;
             if packet != PacketType::OneRtt && !frame::allowed(frame.ty(), packet) {
@@ -253,7 +253,7 @@ impl Connection {
         Ok(taken)
     }
 
-    /// Whether a RETIRE_CONNECTION_ID repeats an earlier one. A number that does will do so for the
+    /// Whether a RETIRE_CONNECTION_ID repeats an earlier one. If a number does, it does so for the
     /// rest of the run, so it is looked up once.
     #[inline]
     fn is_retired_again(&self, sequence: u64, trip: &mut Trip<'_>) -> bool {
@@ -266,7 +266,7 @@ impl Connection {
         again
     }
 
-    /// Takes one frame; `Ok(false)` if the packet is dropped unacknowledged.
+    /// Processes one frame; `Ok(false)` if the packet is dropped unacknowledged.
     fn take_frame(
         &mut self,
         id: SpaceId,
@@ -306,7 +306,7 @@ impl Connection {
                 self.stats.streams_blocked_received += 1;
                 self.streams.on_peer_blocked(direction, limit);
             }
-            // Thousands may fill a packet.
+            // Thousands may fit into a packet.
             Frame::RetireConnectionId { sequence } if self.is_retired_again(sequence, trip) => {}
             Frame::NewConnectionId { .. } | Frame::RetireConnectionId { .. } => {
                 let expires = trip.now + self.linger();
@@ -324,13 +324,13 @@ impl Connection {
         Ok(true)
     }
 
-    /// Takes a NEW_TOKEN frame (RFC 9000 §19.7).
+    /// Processes a NEW_TOKEN frame (RFC 9000 §19.7).
     #[cold]
     fn on_new_token(&mut self, token: &[u8], trip: &mut Trip<'_>) -> Result<(), TransportError> {
         if self.side == Side::Server {
             return Err(violation(frame::ty::NEW_TOKEN, "a NEW_TOKEN from a client"));
         }
-        // More than a server of ours ever gives are of no use: a packet could hold hundreds.
+        // More tokens than our own servers ever issue are useless: a packet could hold hundreds.
         if token.len() <= MAX_TOKEN_LEN && trip.tokens < MAX_NEW_TOKENS {
             trip.tokens += 1;
             self.endpoint.events.push_back(EndpointEvent::NewToken {
@@ -341,7 +341,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a DATAGRAM frame (RFC 9221 §3).
+    /// Processes a DATAGRAM frame (RFC 9221 §3).
     fn on_datagram(&mut self, ty: u64, data: &[u8]) -> Result<(), TransportError> {
         let limit = self.config.datagram_receive_buffer;
         if limit == 0 || data.len() as u64 + 1 > MAX_DATAGRAM_FRAME {
@@ -360,7 +360,7 @@ impl Connection {
     }
 }
 
-/// The error for a frame of this type that did wrong.
+/// The error for an invalid frame of this type.
 fn offence(frame_type: u64) -> impl Fn((TransportErrorCode, &'static str)) -> TransportError {
     move |(code, reason)| TransportError {
         code,
@@ -369,7 +369,7 @@ fn offence(frame_type: u64) -> impl Fn((TransportErrorCode, &'static str)) -> Tr
     }
 }
 
-/// Takes a STREAM frame; `Ok(false)` if the packet is dropped unacknowledged.
+/// Processes a STREAM frame; `Ok(false)` if the packet is dropped unacknowledged.
 #[inline]
 fn take_stream(
     streams: &mut Streams,
@@ -386,7 +386,7 @@ fn take_stream(
     })
 }
 
-/// Takes a frame about a stream that carries none of its data.
+/// Processes a frame about a stream that carries none of its data.
 #[inline(never)]
 fn take_stream_control(
     streams: &mut Streams,
@@ -429,7 +429,7 @@ fn take_stream_control(
     Ok(())
 }
 
-/// What the peer's CONNECTION_CLOSE says.
+/// The reason in the peer's CONNECTION_CLOSE.
 fn close_reason(code: u64, frame_type: Option<u64>, reason: &[u8]) -> CloseReason {
     match frame_type {
         Some(_) => CloseReason::Transport {
@@ -453,8 +453,8 @@ const fn received_type(id: SpaceId, early: bool) -> PacketType {
     }
 }
 
-/// Whether all frames of a packet, which has been taken, are probing frames (RFC 9000 §9.1). Called
-/// for packets from elsewhere only.
+/// Whether an already processed packet held only probing frames (RFC 9000 §9.1). Called only for
+/// packets from elsewhere.
 #[cold]
 fn is_probing(payload: &[u8]) -> bool {
     Frames::new(payload).flatten().all(|frame| {

@@ -1,4 +1,4 @@
-//! Losses, found and handled (RFC 9002 §6, §7).
+//! Finds and handles losses (RFC 9002 §6, §7).
 
 use crate::connection::Connection;
 use crate::connection::parts::log::packet_type;
@@ -9,18 +9,18 @@ use crate::space::SpaceId;
 use crate::space::sent::SentPacket;
 use crate::time::Time;
 
-/// The losses on the active path that one pass has found.
+/// The losses on the active path found in one pass.
 struct Found {
     /// The first of them, if packets of its space are remembered.
     first: Option<u64>,
     /// When the newest of them was sent.
     newest_sent: Option<Time>,
-    /// Bytes, and how many runs of neighbouring numbers.
+    /// Bytes, and the number of runs of consecutive numbers.
     bytes: u64,
     ranges: u32,
     /// The number after the last one.
     next: u64,
-    /// Packets of a size that perhaps does not pass any more.
+    /// Number of lost packets whose size may no longer get through.
     large: u32,
     packets: u64,
 }
@@ -84,7 +84,7 @@ impl Connection {
         }
         let path = &mut self.paths.active;
         if probe {
-            // RFC 9000 §14.4: the loss of a probe is no sign of congestion.
+            // RFC 9000 §14.4: the loss of a probe is not a sign of congestion.
             if path.mtu.is_probe(number) {
                 path.mtu.on_probe_lost(number);
             }
@@ -112,7 +112,7 @@ impl Connection {
         }
     }
 
-    /// Congestion control learns of losses (RFC 9002 §7).
+    /// Tells congestion control about losses (RFC 9002 §7).
     fn reduce_window(&mut self, now: Time, newest_sent: Time, found: &Found, persistent: bool) {
         let flow = &mut self.paths.active.flow;
         let before = flow.congestion.window();
@@ -122,7 +122,7 @@ impl Connection {
         self.stats.congestion_events += u64::from(fell);
         match found.first {
             Some(first) if reduced => flow.reordering.begin_episode(first),
-            // Packets of the handshake are not remembered.
+            // Handshake packets are not remembered.
             None => flow.reordering.end_episode(),
             Some(_) => {}
         }
@@ -142,7 +142,7 @@ impl Connection {
         }
     }
 
-    /// What a lost frame said is owed again where it still matters.
+    /// Content of a lost frame is owed again if it still matters.
     pub(in crate::connection) fn on_frame_lost(&mut self, id: SpaceId, frame: SentFrame) {
         let space = &mut self.spaces[id];
         (self.duties).on_lost(frame, space, &mut self.paths, &mut self.streams);

@@ -29,9 +29,9 @@ use crate::time::Time;
 pub(super) use trip::Trip;
 
 impl Connection {
-    /// Asks the CPU for memory that the connection refers to and the next run needs: the keys, what
-    /// was sent and received, and where the streams are. The connection's own memory should have
-    /// been asked for before.
+    /// Prefetches memory that the connection refers to and the next run needs: the keys, the
+    /// records of sent and received packets, and the index of the streams. The connection's own
+    /// memory should have been prefetched before.
     #[inline]
     pub fn prefetch(&self) {
         if let Some(ring) = &self.spaces.ring {
@@ -41,8 +41,8 @@ impl Connection {
         self.streams.prefetch();
     }
 
-    /// Asks for the streams' own memory, once [`prefetch`](Self::prefetch) has brought what says
-    /// where it is.
+    /// Prefetches the streams' own memory, once [`prefetch`](Self::prefetch) has loaded the index
+    /// that says where it is.
     #[inline]
     pub fn prefetch_streams(&self) {
         self.streams.prefetch_each();
@@ -51,8 +51,8 @@ impl Connection {
     /// Receives a run: consecutive datagrams of one bundle whose first packets have the same
     /// destination.
     ///
-    /// The packets are decrypted in place. Nothing refers to the buffer afterwards: whatever is
-    /// kept (stream, CRYPTO and DATAGRAM data, tokens, packets that wait for keys) is a copy.
+    /// The packets are decrypted in place. Nothing refers to the buffer afterwards: anything kept
+    /// (stream, CRYPTO and DATAGRAM data, tokens, packets that wait for keys) is a copy.
     pub fn receive(&mut self, now: Time, run: DatagramBatch<'_>, stages: &mut Stages) {
         let DatagramBatch {
             path,

@@ -50,7 +50,7 @@ impl Group {
 }
 
 impl Connection {
-    /// Opens the packets of a group, and lets their frames act.
+    /// Opens the packets of a group, and processes their frames.
     pub(super) fn open_group(
         &mut self,
         bytes: &mut [u8],
@@ -84,7 +84,7 @@ impl Connection {
                 self.paths.follow_spin(bytes, spans, newest);
             }
         }
-        // Before 1-RTT packets there is nothing but handshake messages.
+        // Before 1-RTT packets there are only handshake messages.
         trip.stages.mark(match id {
             SpaceId::Data => Stage::Streams,
             _ => Stage::Handshake,

@@ -1,6 +1,6 @@
-//! Step 5 for packets that arrived in order and carry one stream's next bytes: what a bulk transfer
-//! is made of. They are taken together, with one look at everything that is looked at for a packet
-//! alone; whatever is not as plain as that is taken packet by packet (`tests/twins.rs` compares).
+//! Step 5 for packets that arrived in order and carry one stream's next bytes, as in a bulk
+//! transfer. They are taken together, with each check of a single packet made once; anything less
+//! plain is taken packet by packet (`tests/twins.rs` compares).
 
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
 use squall_wire::StreamId;
@@ -12,9 +12,9 @@ use crate::connection::handshake::keyring::CURRENT;
 use crate::space::SpaceId;
 
 impl Connection {
-    /// Takes packets that arrived in order and carry nothing but the next bytes of one stream, with
-    /// one look at everything that `take_packet` looks at for each; returns how many. Zero says
-    /// nothing about the first one.
+    /// Takes packets that arrived in order and carry only the next bytes of one stream, making each
+    /// check of `take_packet` once for all; returns how many. Zero says nothing about the first
+    /// one.
     pub(super) fn take_stream_run(
         &mut self,
         bytes: &[u8],
@@ -25,8 +25,7 @@ impl Connection {
             return 0;
         };
         let received = &self.spaces[SpaceId::Data].received;
-        // What is logged, early or from elsewhere, and what changes keys, is taken packet by
-        // packet.
+        // Packets that are logged, early or from elsewhere, or change keys, are taken one by one.
         let plain = trip.home && !trip.early && !self.log.is_on();
         let plain = plain && !self.config.ablation.no_runs;
         if !plain || !received.expects(first.packet_number) {
@@ -73,7 +72,7 @@ impl Connection {
     }
 }
 
-/// The frames of an opened 1-RTT packet whose header has nothing to object to.
+/// The frames of an opened 1-RTT packet whose header is unobjectionable.
 #[inline]
 fn payload_alone<'a>(bytes: &'a [u8], span: &PacketSpan) -> Option<&'a [u8]> {
     let packet = bytes.get(span.start as usize..(span.start + span.len) as usize)?;
@@ -84,14 +83,14 @@ fn payload_alone<'a>(bytes: &'a [u8], span: &PacketSpan) -> Option<&'a [u8]> {
 }
 
 /// The type and the id of STREAM frames with an offset, without a length and without FIN (RFC 9000
-/// §19.8): what the frames of a run begin with.
+/// §19.8): how the frames of a run begin.
 struct Head {
     bytes: u128,
     len: usize,
 }
 
 impl Head {
-    /// That of a packet's first frame, and the stream.
+    /// The head of a packet's first frame, and the stream.
     #[inline]
     fn of(payload: &[u8]) -> Option<(StreamId, Self)> {
         let ty = *payload.first().filter(|ty| **ty == 0x0c)?;
@@ -102,14 +101,14 @@ impl Head {
         (len + 8 <= 16).then_some((id, Self { bytes, len }))
     }
 
-    /// The offset and the data of a frame that begins like this and goes on to the packet's end.
+    /// The offset and the data of a frame that begins like this and extends to the packet's end.
     #[inline]
     fn data_after<'a>(&self, payload: &'a [u8]) -> Option<(u64, &'a [u8])> {
         let first = u128::from_be_bytes(*payload.first_chunk()?);
         if first >> (128 - 8 * self.len) != self.bytes {
             return None;
         }
-        // RFC 9000 §16: the two high bits of the first byte tell the width.
+        // RFC 9000 §16: the two high bits of the first byte give the width.
         let rest = first << (8 * self.len);
         let width = 1 << (rest >> 126);
         let offset = (rest << 2 >> 2) >> (128 - 8 * width);

@@ -1,4 +1,4 @@
-//! Step 6, once a run: acknowledgements owed, losses, congestion, timers.
+//! Step 6, once per run: acknowledgements owed, losses, congestion, timers.
 
 use squall_wire::Side;
 
@@ -13,7 +13,7 @@ use crate::stages::Stage;
 use crate::time::Time;
 
 impl Connection {
-    /// Settles a run whose packets have acted.
+    /// Settles a run whose packets have been processed.
     pub(super) fn settle(&mut self, trip: &mut Trip<'_>) {
         let now = trip.now;
         if self.is_closed() {
@@ -48,15 +48,15 @@ impl Connection {
         trip.stages.mark(Stage::AckLoss);
     }
 
-    /// Settles what acknowledgements say of losses and congestion.
+    /// Applies acknowledgements to losses and congestion.
     pub(in crate::connection) fn settle_acks(&mut self, now: Time, totals: &AckTotals) {
         if totals.congested > 0 {
-            // RFC 9002 §7.1: as a loss, once a round trip.
+            // RFC 9002 §7.1: like a loss, once per round trip.
             self.stats.ecn_ce += totals.congested;
             let flow = &mut self.paths.active.flow;
             let before = flow.congestion.window();
             flow.congestion.on_marked(now, totals.newest_sent);
-            // Whatever becomes of the losses, this is congestion.
+            // Whatever the losses turn out to be, this is congestion.
             flow.reordering.end_episode();
             if flow.congestion.window() < before {
                 self.stats.congestion_events += 1;
@@ -93,7 +93,7 @@ impl Connection {
         self.set_loss_timer(now);
     }
 
-    /// Asks for acknowledgements as rare as the congestion window allows, where the peer knows how.
+    /// Requests acknowledgements as rare as the congestion window allows, if the peer can do that.
     pub(in crate::connection) fn adapt_ack_frequency(&mut self) {
         if self.handshake.confirmed && self.handshake.peer.min_ack_delay.is_some() {
             let path = &self.paths.active;

@@ -1,5 +1,5 @@
-//! Step 1: datagrams become packets. Short headers gather in a group; a packet with a long header
-//! is processed at once, since its frames may bring the keys of what follows.
+//! Step 1: datagrams become packets. Packets with short headers are collected in a group; one with
+//! a long header is processed at once, since its frames may bring the keys for those after it.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::error::CloseReason;
 use crate::space::SpaceId;
 use crate::time::Time;
 
-/// A packet with a long header, as far as it is readable without keys.
+/// The parts of a packet with a long header that are readable without keys.
 struct LongPacket {
     ty: LongType,
     version: u32,
@@ -83,7 +83,7 @@ impl Connection {
         let pn_offset = 1 + self.endpoint.ids.len;
         let packet = &bytes[start..end];
         // RFC 9000 §12.2: the destination is that of the datagram. RFC 9287 §3: the fixed bit may
-        // be anything where this end said so.
+        // have any value if this end said so.
         let foreign = !packet.get(1..pn_offset).is_some_and(|id| trip.dcid.is(id))
             || !self.endpoint.fixed_bit.admits(packet[0]);
         if foreign || packet.len() < pn_offset + MIN_PROTECTED + TAG_LEN {
@@ -201,7 +201,7 @@ impl Connection {
         }
         let same_version = packet.version == self.handshake.version;
         if space.keys.is_none() && same_version {
-            // Initial keys are there from the beginning to the end.
+            // Initial keys exist from the beginning to the end.
             self.keep_early(Awaited::Handshake, &bytes[packet.range()], trip);
             return;
         }
@@ -249,7 +249,7 @@ impl Connection {
         let admitted = self.side == Side::Server
             && (self.handshake).admits_zero_rtt(packet.scid, packet.version);
         if admitted && self.spaces[SpaceId::Data].keys.is_some() {
-            // The space is that of 1-RTT packets, the keys are others: while this packet is
+            // The space is that of 1-RTT packets, but the keys are different: while this packet is
             // processed they stand alone. No frame that a 0-RTT packet may carry needs the ring.
             let ring = self.spaces.ring.take();
             trip.early = true;
@@ -257,14 +257,14 @@ impl Connection {
             trip.early = false;
             self.spaces.ring = ring;
         } else if admitted && self.handshake.tls.is_waiting() && !self.is_closed() {
-            // It has overtaken a part of the ClientHello.
+            // It has overtaken part of the ClientHello.
             self.keep_early(Awaited::ZeroRtt, &bytes[packet.range()], trip);
         } else {
             self.stats.packets_dropped += 1;
         }
     }
 
-    /// Whether 1-RTT packets are processed: by a server, not before the handshake is complete (RFC
+    /// Whether 1-RTT packets are processed: on a server, not before the handshake is complete (RFC
     /// 9001 §5.7).
     pub(super) fn opens_one_rtt(&self) -> bool {
         let complete = self.side == Side::Client || !matches!(self.state, State::Handshaking);

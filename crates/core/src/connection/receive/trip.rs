@@ -7,15 +7,15 @@ use crate::space::{PerSpace, SpaceId};
 use crate::stages::Stages;
 use crate::time::Time;
 
-/// What is known of a run, and what it has come to so far; settled once at its end.
+/// The state of a run and its results so far; settled once at its end.
 pub(crate) struct Trip<'a> {
-    /// When the run arrived; of a packet that waited for its keys, when that one did.
+    /// When the run arrived; for a packet that waited for its keys, when that packet arrived.
     pub(crate) now: Time,
-    /// Where the time goes.
+    /// Where the time is attributed.
     pub(crate) stages: &'a mut Stages,
-    /// The destination of the datagrams.
+    /// The destination id of the datagrams.
     pub(crate) dcid: ConnectionId,
-    /// The path that the run came on.
+    /// The path on which the run arrived.
     pub(crate) path: Path,
     /// Its ECN mark.
     pub(crate) ecn: Ecn,
@@ -24,24 +24,24 @@ pub(crate) struct Trip<'a> {
     pub(crate) home: bool,
     /// Whether the addresses of the run differ from those of the active path.
     pub(crate) new_address: bool,
-    /// Bytes of a run from elsewhere that no path was credited with yet.
+    /// Bytes of a run from elsewhere that have not been credited to a path yet.
     pub(crate) uncredited: usize,
-    /// Whether the newest packet came from elsewhere and was no probe.
+    /// Whether the newest packet came from elsewhere and was not a probe.
     pub(crate) moved: bool,
     /// Bytes of the datagram being split.
     pub(crate) datagram_len: usize,
-    /// Whether a packet was opened: the peer lives.
+    /// Whether a packet was opened: the peer is alive.
     pub(crate) opened: bool,
     /// Spaces with an ack-eliciting packet.
     pub(crate) eliciting: PerSpace<bool>,
     /// Whether the packet being processed is a 0-RTT packet.
     pub(crate) early: bool,
-    /// Tokens kept of NEW_TOKEN frames.
+    /// Tokens kept from NEW_TOKEN frames.
     pub(crate) tokens: u8,
-    /// Of our first 64 connection ids, those that were retired before, as far as its frames have
-    /// asked: a bit each.
+    /// A bit for each of our first 64 connection ids: whether it was retired before, as far as the
+    /// run's frames have asked.
     pub(crate) retired: u64,
-    /// What its ACK frames came to.
+    /// The result of its ACK frames.
     pub(crate) acked: AckTotals,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Trip<'a> {
     }
 }
 
-/// What the ACK frames of one run came to, given to congestion control once.
+/// The totals over the ACK frames of one run, passed to congestion control once.
 #[derive(Debug, Default)]
 pub(crate) struct AckTotals {
     /// Spaces with a packet newly acknowledged.
@@ -89,12 +89,12 @@ pub(crate) struct AckTotals {
     /// Whether the window was full when one of them was sent: a pacer refills it between two
     /// acknowledgements, so it is not full all the time (RFC 9002 §7.8).
     pub(crate) window_limited: bool,
-    /// Which of them were sent with an ECN mark, and how many, where that is counted one by one.
+    /// Which of them were sent with an ECN mark, and how many, if that is counted one by one.
     pub(crate) counting: Counting,
     pub(crate) marked: u64,
     /// Packets that newly met congestion.
     pub(crate) congested: u64,
-    /// For the twin test: whether no packets are taken together, and how many were.
+    /// For the twin test: whether packets are never taken together, and how many were.
     #[cfg(test)]
     pub(crate) singly: bool,
     #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Each switch of [`Ablation`] changes the path that packets take, and no byte that arrives.
+//! Each switch of [`Ablation`] changes the path that packets take, but no byte that arrives.
 
 use bytes::Bytes;
 use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
@@ -27,7 +27,7 @@ fn pair(ablation: Ablation) -> Pair {
     pair
 }
 
-/// What the client's application reads.
+/// The bytes that the client's application reads.
 fn received(ablation: Ablation) -> Vec<u8> {
     let mut pair = pair(ablation);
     pair.run();
@@ -92,7 +92,7 @@ fn copies_are_in_the_packet_before_it_is_sealed() {
         let sources = sources(&server.streams, copies, &mut buffer, spans, tails);
         assert!(written > 1);
         assert_eq!(sources.iter().all(|source| source.is_empty()), copies);
-        // What is copied is the stream's data, which counts up.
+        // The copied data is the stream's, which counts up.
         let end = (spans[0].start + spans[0].len) as usize - TAG_LEN;
         let counts_up = buffer[end - 100..end]
             .windows(2)

@@ -1,4 +1,4 @@
-//! Packets acknowledged together settle as they would alone.
+//! Packets acknowledged together settle as they would one by one.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -26,13 +26,13 @@ use crate::stream::Priority;
 use crate::stream::send::StreamRange;
 use crate::time::Time;
 
-/// All that acknowledgements change, by name.
+/// Everything that acknowledgements change, by name.
 type State = Vec<(&'static str, String)>;
 
-/// Bytes of a packet: few, so that runs are long and what is compared is short.
+/// Bytes of a packet: few, so that runs are long and the compared data is short.
 const SEGMENT: usize = 120;
 
-/// A server with a history of sent packets, and what the peer has acknowledged of it.
+/// A server with a history of sent packets, and the peer's acknowledgements of them.
 struct History {
     pair: Pair,
     rng: StdRng,
@@ -54,13 +54,13 @@ impl History {
         pair.run();
         let server = pair.connection(Side::Server);
         if rng.random_ratio(1, 3) {
-            // As if the peer did not take RESET_STREAM_AT.
+            // As if the peer did not support RESET_STREAM_AT.
             server.streams.without_partial_resets();
         }
         let streams = (0..rng.random_range(1..4))
             .filter_map(|_| server.open(Direction::Unidirectional))
             .collect();
-        // A path beside the active one: what was sent on either is settled there.
+        // A path besides the active one: packets sent on either are settled there.
         let elsewhere = Path {
             remote: "198.51.100.7:7000".parse().expect("an address"),
             local: None,
@@ -77,13 +77,13 @@ impl History {
         }
     }
 
-    /// Something that is to be sent, or that makes packets differ.
+    /// Queues something to be sent, or something that makes packets differ.
     fn happen(&mut self) {
         let now = self.pair.now;
         let rng = &mut self.rng;
         let server = self.pair.connection(Side::Server);
         let id = self.streams[rng.random_range(0..self.streams.len())];
-        // Whether it is taken is part of what is compared: a refusal leaves nothing to send.
+        // Whether it is accepted is part of the comparison: a refusal leaves nothing to send.
         match rng.random_range(0..25) {
             0 => drop(server.finish(id)),
             11 => drop(server.streams.on_stop_sending(id, 7)),
@@ -110,7 +110,7 @@ impl History {
                 sent.push(now, 1400, true, flow.tag, false, mark);
             }
             10 => {
-                // Packets go another way from now on.
+                // Packets take a different path from now on.
                 let others = server.paths.inactive.as_mut().map(|p| &mut p.others);
                 if let Some(other) = others.and_then(|o| o.first_mut()) {
                     std::mem::swap(&mut server.paths.active.flow, &mut other.flow);
@@ -123,8 +123,8 @@ impl History {
         }
     }
 
-    /// Lets the streams send in turn, a packet each: one goes on at the offset that the packet of
-    /// another ended at.
+    /// Lets the streams send in turn, a packet each: one continues at the offset where another's
+    /// packet ended.
     fn take_turns(&mut self) {
         for id in self.streams.clone() {
             let server = self.pair.connection(Side::Server);
@@ -140,7 +140,7 @@ impl History {
         }
     }
 
-    /// Sends a bundle of up to so many packets.
+    /// Sends a bundle of up to this many packets.
     fn send(&mut self, count: usize) {
         let now = self.pair.now;
         let server = self.pair.connection(Side::Server);
@@ -162,8 +162,8 @@ impl History {
         }
     }
 
-    /// Ranges of numbers that were sent, descending, with gaps between; now and then with one that
-    /// was not.
+    /// Ranges of sent numbers, descending, with gaps between; now and then with one that was not
+    /// sent.
     fn ranges(&mut self) -> Vec<RangeInclusive<u64>> {
         let sent = &self.pair.connection(Side::Server).spaces[SpaceId::Data].sent;
         let (first, next) = (sent.first_open(), sent.next_number());
@@ -191,7 +191,7 @@ impl History {
         }
     }
 
-    /// Takes an ACK frame.
+    /// Processes an ACK frame.
     fn acknowledge(&mut self, trip: &mut Trip<'_>) -> Result<(), TransportError> {
         let ranges = self.ranges();
         let covers = |n: &&u64| ranges.iter().any(|r| r.contains(*n));
@@ -223,7 +223,7 @@ impl History {
         server.on_ack(SpaceId::Data, &ack, trip)
     }
 
-    /// All that acknowledgements change, by name.
+    /// Everything that acknowledgements change, by name.
     fn state(&mut self, trip: &Trip<'_>) -> State {
         let server = self.pair.connection(Side::Server);
         let space = &server.spaces[SpaceId::Data];
@@ -251,8 +251,8 @@ impl History {
     }
 }
 
-/// What a server comes to that is told the same things for the same seed; adds the packets that
-/// came in runs to `in_runs`.
+/// The final state of a server that is told the same things for the same seed; adds the packets
+/// acknowledged in runs to `in_runs`.
 fn history(seed: u64, way: Way, in_runs: &Cell<u64>) -> Vec<State> {
     let mut history = History::new(seed);
     let mut states = Vec::new();
@@ -294,8 +294,8 @@ fn trip(now: Time, path: Path, stages: &mut Stages) -> Trip<'_> {
     Trip::new(now, ConnectionId::EMPTY, path, true, Ecn::NotEct, stages)
 }
 
-/// A run settles as its packets do one by one: with ranges that begin and end anywhere and come
-/// again, losses, numbers left out, other frames, other paths, probes, FIN, resets and ECN marks.
+/// A run settles as its packets do one by one: with ranges that begin and end anywhere and are
+/// repeated, losses, skipped numbers, other frames, other paths, probes, FIN, resets and ECN marks.
 #[test]
 fn packets_acknowledged_together_settle_as_they_do_alone() {
     let (together, alone) = (Cell::new(0), Cell::new(0));
@@ -312,7 +312,7 @@ fn packets_acknowledged_together_settle_as_they_do_alone() {
     );
 }
 
-/// Whatever the window does, acknowledgements are asked for by the eighth of it.
+/// Whatever the window does, acknowledgements are requested for every eighth of it.
 #[test]
 fn rare_acknowledgements_follow_the_window() {
     let mut pair = Pair::with(TransportConfig::default());
@@ -343,7 +343,7 @@ fn rare_acknowledgements_follow_the_window() {
     }
 }
 
-/// Takes an ACK frame of one range of packets that were sent.
+/// Processes an ACK frame of one range of sent packets.
 fn acknowledge(server: &mut Connection, range: RangeInclusive<u64>, trip: &mut Trip<'_>) {
     let mut buffer = [0; 50];
     let mut w = Writer::new(&mut buffer);

@@ -1,5 +1,5 @@
-//! Connections that this end has closed and not yet given up: their CONNECTION_CLOSE, and the
-//! datagrams that still come.
+//! Connections that this end has closed but not yet dropped: their CONNECTION_CLOSE, and the
+//! datagrams that still arrive.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use squall_wire::{DatagramBatch, Ecn, Path, Side};
 use crate::common::Pair;
 use crate::stages::Stages;
 
-/// Hands the server a datagram from `remote`; returns what it answers.
+/// Hands the server a datagram from `remote`; returns its answer.
 fn answer(pair: &mut Pair, remote: &str, len: usize) -> Option<Vec<u8>> {
     let run = DatagramBatch {
         path: Path {

@@ -1,4 +1,4 @@
-//! Packets whose fixed bit is 0 at an end that has not asked for them.
+//! Packets whose fixed bit is 0, at an end that has not asked for them.
 
 use squall_wire::{FixedBit, Side, header};
 

@@ -1,4 +1,4 @@
-//! Tests that look inside a connection.
+//! Tests that inspect the internals of a connection.
 
 mod ablation;
 mod acked_runs;

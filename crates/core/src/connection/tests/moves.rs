@@ -63,7 +63,7 @@ fn a_move_starts_over_unless_only_the_port_changed() {
         assert_eq!(server.paths.active.mtu.current(), 1200);
         assert!(!server.paths.active.validated && server.paths.active.credit() == 300);
         assert_ne!(server.paths.remote_ids.current(), id);
-        // Both paths are asked.
+        // Both paths are challenged.
         let others = server.paths.others();
         assert!(server.paths.active.validation.is_some() && others[0].validation.is_some());
     }
@@ -91,7 +91,7 @@ fn nobody_is_followed_to_an_implausible_address() {
 }
 
 // Nothing happens on the connection, and three probe timeouts are longer than the silence after
-// which it gives memory back.
+// which it frees memory.
 #[test]
 fn a_retired_id_expires_in_silence_however_long_its_time() {
     let mut pair = connected();
@@ -130,7 +130,7 @@ fn a_path_is_not_given_up_while_the_answer_is_unread() {
     let mut pair = connected();
     let ping = pair.take_ping(Side::Client);
     receive_from_elsewhere(&mut pair, ping);
-    // Both paths are asked.
+    // Both paths are challenged.
     while let Some(challenge) = pair.take_datagram(Side::Server) {
         pair.deliver(Side::Client, &challenge);
     }

@@ -1,4 +1,4 @@
-//! Probes: challenges and responses, and what a probe says besides.
+//! Probes: challenges and responses, and the other contents of a probe.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ fn connected() -> Pair {
     pair
 }
 
-/// Lets the frames of a 1-RTT packet from `from` act; returns the bytes that no path was credited
-/// with, and whether they move the connection.
+/// Processes the frames of a 1-RTT packet from `from`; returns the bytes not credited to any path,
+/// and whether they move the connection.
 fn take(
     pair: &mut Pair,
     side: Side,
@@ -69,7 +69,7 @@ fn a_million_challenges_leave_four_responses() {
     while let Some(transmit) = server.transmit(now, &mut buffer, 64, &mut Stages::off()) {
         sent.push(transmit.len);
     }
-    // One datagram with what is left of them; nothing is remembered that could be sent again.
+    // One datagram with the remaining ones; nothing is remembered that could be sent again.
     assert_eq!(sent, [1200]);
     assert_eq!(server.spaces[SpaceId::Data].sent.frame_mark(), frames);
     assert!(
@@ -91,7 +91,7 @@ fn responses_wait_for_the_window_on_the_active_path() {
     flow.enter(flow.room());
     let mut buffer = vec![0; 65_536];
     let server = pair.connection(Side::Server);
-    // One a round trip goes beyond the window.
+    // One per round trip exceeds the window.
     let rtt = server.paths.active.flow.rtt.smoothed();
     for (later, sends) in [(0, true), (0, false), (1, true), (1, false)] {
         take(&mut pair, Side::Server, home, &challenges(100)).unwrap();
@@ -118,7 +118,7 @@ fn a_response_goes_where_the_challenge_came_from_and_no_further_than_three_times
     take(&mut pair, Side::Server, there, &challenges(1)).unwrap();
     let mut buffer = vec![0; 65_536];
     let server = pair.connection(Side::Server);
-    // 9 bytes came: neither response nor challenge fits.
+    // 9 bytes arrived: neither response nor challenge fits.
     assert_eq!(
         server.transmit(now, &mut buffer, 64, &mut Stages::off()),
         None
@@ -188,7 +188,7 @@ fn a_probe_repeats_an_acknowledgement_that_was_lost() {
     assert_eq!(in_flight(&mut pair), before);
 }
 
-/// A client that has sent something, so long ago that a probe is due.
+/// A client that sent something so long ago that a probe is due.
 fn unanswered() -> Pair {
     let mut pair = connected();
     pair.take_ping(Side::Client);
@@ -212,7 +212,7 @@ fn a_probe_timeout_waits_for_what_is_unread() {
     let later = now + Duration::from_millis(100);
     assert_eq!(client.on_timeout_while_unread(later), None);
     assert_eq!(probe_timeouts(&mut pair), 0);
-    // No acknowledgement was among what has been read.
+    // There was no acknowledgement in the data that has been read.
     pair.connection(Side::Client).on_timeout(later);
     assert_eq!(probe_timeouts(&mut pair), 1);
 }
@@ -283,7 +283,7 @@ fn streams_of_the_background_are_no_reason_to_look_for_the_server() {
             let id = client.open(Direction::Bidirectional).unwrap();
             client.finish(id).unwrap();
             if stream < background {
-                // Twice is once.
+                // Twice counts as once.
                 client.set_background(id);
                 client.set_background(id);
             }
@@ -298,7 +298,7 @@ fn streams_of_the_background_are_no_reason_to_look_for_the_server() {
             std::mem::take(&mut client.duties.ping)
         };
         assert_eq!(looks_now(&mut pair), looks, "{background}, {others}");
-        // All streams end, those of the background, too; a new one counts again.
+        // All streams end, including background ones; a new one counts again.
         for id in ids {
             for side in [Side::Client, Side::Server] {
                 pair.connection(side).accept(Direction::Bidirectional);

@@ -1,4 +1,4 @@
-//! Packets of one stream are received together as they would be alone.
+//! Packets of one stream are received together as they would be one by one.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::time::Time;
 
 const SEGMENT: usize = 400;
 
-/// What a client has after a bundle: the bytes read of each stream, the numbers received, the
-/// counts, what it tells its application and the server, and its keys.
+/// A client's state after a bundle: the bytes read of each stream, the numbers received, the
+/// counts, the output for its application and the server, and its keys.
 #[derive(Debug, PartialEq)]
 struct Seen {
     read: Vec<(u64, Vec<u8>)>,
@@ -35,7 +35,7 @@ struct Seen {
     failed: bool,
 }
 
-/// A server's packets that say what a seed says: mostly the next bytes of a stream, now and then
+/// A server's packets as determined by a seed: mostly the next bytes of a stream, now and then
 /// something else, with other numbers, other offsets, a FIN, a length, a reserved bit, a forged
 /// tag, new keys.
 struct Author {
@@ -44,11 +44,11 @@ struct Author {
     /// The streams' ids, and how far each was written.
     streams: [(StreamId, u64); 2],
     at: usize,
-    /// Whether the keys are updated in the next bundle, and the first number under the keys of
-    /// now: RFC 9001 §6.4 has no lower one under them.
+    /// Whether the keys are updated in the next bundle, and the first number under the current
+    /// keys: RFC 9001 §6.4 has no lower one under them.
     turns: bool,
     first: u64,
-    /// How much rarer anything but the next bytes is: whole bundles of them fill the windows.
+    /// How much rarer everything except the next bytes is: whole bundles of them fill the windows.
     calm: u32,
 }
 
@@ -85,7 +85,7 @@ impl Author {
             len = self.rng.random_range(0..len);
         }
         frame::write::stream_header(w, *id, offset, with_len.then_some(len), fin);
-        // The bytes tell their offset, so that a misplaced one is seen.
+        // The bytes encode their offset, so that a misplaced one is detected.
         let bytes = (offset..offset + len as u64).map(|at| (at % 251) as u8);
         w.bytes(&bytes.collect::<Vec<_>>());
         *end = (*end).max(offset + len as u64);
@@ -94,7 +94,7 @@ impl Author {
         }
     }
 
-    /// Sealed datagrams of equal size but the last.
+    /// Sealed datagrams of equal size, except the last.
     fn bundle(&mut self, server: &mut Connection) -> Vec<u8> {
         let count = self.rng.random_range(1..=30);
         let (mut bytes, mut spans) = (vec![0; count * SEGMENT], Vec::new());
@@ -142,7 +142,7 @@ impl Author {
         }
         bytes.truncate(ends);
         if self.rng.random_ratio(1, 10) {
-            // Behind a connection id, by which the endpoint cuts runs.
+            // After a connection id, by which the endpoint splits runs.
             let packet = self.rng.random_range(0..bytes.len()) / SEGMENT;
             let byte = packet * SEGMENT + self.rng.random_range(20..SEGMENT);
             if let Some(byte) = bytes.get_mut(byte) {
@@ -153,14 +153,14 @@ impl Author {
     }
 }
 
-/// Updates keys, as if the update before were settled (RFC 9001 §6.1).
+/// Updates keys, as if the previous update were settled (RFC 9001 §6.1).
 fn update(ring: &mut KeyRing) {
     ring.on_acked(u64::MAX);
     ring.drop_previous();
     assert!(ring.initiate(0), "an update may begin");
 }
 
-/// What a client has after each bundle that it gets together or datagram by datagram.
+/// A client's state after each bundle, received together or datagram by datagram.
 fn transfer(seed: u64, way: Way) -> Vec<Seen> {
     let mut pair = Pair::with(
         TransportConfig::default()
@@ -192,14 +192,14 @@ fn transfer(seed: u64, way: Way) -> Vec<Seen> {
             // Without an acknowledgement the next update comes too soon.
             ring.on_ack_sent();
         }
-        // RFC 9001 §6.1: the client has received a packet of the phase that the server leaves, or
-        // the server could not have its acknowledgement.
+        // RFC 9001 §6.1: the client has received a packet of the phase that the server leaves;
+        // otherwise the server could not have its acknowledgement.
         let heard = ring.updates() == 0 || ring.drop_previous_at.is_some();
         // RFC 9001 §6.5: one update at a time.
         if heard && followed == Some(ring.updates()) && author.rng.random_ratio(1, 3) {
             author.turns = true;
             if author.rng.random() {
-                // The client began it.
+                // The client started it.
                 update(ring);
             }
         }

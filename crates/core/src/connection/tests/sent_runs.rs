@@ -16,15 +16,15 @@ use crate::space::SpaceId;
 use crate::stream::Priority;
 use crate::stream::send::StreamRange;
 
-/// What a bundle is, its connection id and the data that sealing puts in aside.
+/// A bundle, without its connection id and the data that sealing adds.
 #[derive(Debug, PartialEq)]
 struct Seen {
     extent: (usize, usize),
     in_flight: u64,
-    /// Of each packet: length, number, header length, the range at its end, and its bytes up to
+    /// For each packet: length, number, header length, the range at its end, and its bytes up to
     /// there.
     packets: Vec<(u32, u64, u16, StreamRange, Vec<u8>)>,
-    /// What is remembered of each.
+    /// The record of each packet.
     records: Vec<(u16, bool, Vec<SentFrame>)>,
 }
 
@@ -66,8 +66,8 @@ fn write(pair: &mut Pair, way: Way, segment: usize, count: usize) -> Seen {
     }
 }
 
-/// What a server writes that is told the same things for the same seed, and how many packets came
-/// in runs.
+/// The output of a server that is told the same things for the same seed, and how many packets were
+/// written in runs.
 fn bundles(seed: u64, way: Way) -> Vec<Seen> {
     let mut pair = Pair::with(
         TransportConfig::default()
@@ -85,7 +85,7 @@ fn bundles(seed: u64, way: Way) -> Vec<Seen> {
     for _ in 0..30 {
         let server = pair.connection(Side::Server);
         let id = ids[rng.random_range(0..ids.len())];
-        // Whether it is taken is part of what is compared: a refusal leaves nothing to send.
+        // Whether it is accepted is part of the comparison: a refusal leaves nothing to send.
         match rng.random_range(0..24) {
             0 => drop(server.finish(id)),
             1 => drop(server.reset(id, 7)),
@@ -105,8 +105,8 @@ fn bundles(seed: u64, way: Way) -> Vec<Seen> {
     seen
 }
 
-/// A run is what its packets would have been one by one: with streams of all lengths, chunks of all
-/// sizes, credit that ends, losses, FIN, resets, and offsets that become wider.
+/// A run equals its packets written one by one: with streams of all lengths, chunks of all sizes,
+/// credit that ends, losses, FIN, resets, and offsets that become wider.
 #[test]
 fn a_run_is_its_packets_one_by_one() {
     let histories = assert_equal(0..60, bundles);
@@ -114,7 +114,7 @@ fn a_run_is_its_packets_one_by_one() {
     assert!(written > 5000, "{written}");
 }
 
-/// Streams that end with a packet or a byte before or behind that, with a FIN or without, and
+/// Streams that end with a packet or a byte before or after that, with a FIN or without, and
 /// another one after them.
 #[test]
 fn a_run_ends_where_its_stream_does() {
@@ -132,7 +132,7 @@ fn a_run_ends_where_its_stream_does() {
             incremental: false,
         };
         let mut seen = Vec::new();
-        // Every length from one full packet to the next, behind some that are full.
+        // Every length from one full packet to the next, after some full ones.
         for len in 5_000..6_250 {
             let server = pair.connection(Side::Server);
             server.spaces.skip_none();

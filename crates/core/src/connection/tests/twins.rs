@@ -1,5 +1,5 @@
-//! The harness of the twin tests: what is done for many packets together equals what is done for
-//! them one by one.
+//! The harness of the twin tests: processing many packets together must equal processing them one
+//! by one.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -13,7 +13,7 @@ pub(super) enum Way {
     Alone,
 }
 
-/// Plays the history of each seed both ways and compares what is seen after each step. Returns the
+/// Plays the history of each seed both ways and compares the results after each step. Returns the
 /// steps of all histories, as played together.
 pub(super) fn assert_equal<S: Debug + PartialEq>(
     seeds: Range<u64>,

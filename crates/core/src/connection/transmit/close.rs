@@ -11,15 +11,15 @@ use crate::connection::{Connection, State};
 use crate::space::SpaceId;
 use crate::time::Time;
 
-/// Bytes of the packet numbers: no acknowledgement is waited for.
+/// Bytes of the packet numbers: no acknowledgement is awaited.
 const PN_LEN: usize = 4;
-/// Bytes of a CONNECTION_CLOSE frame and a long header besides ids, token and reason.
+/// Bytes of a CONNECTION_CLOSE frame and a long header, excluding ids, token and reason.
 const OVERHEAD: usize = 64;
-/// APPLICATION_ERROR, for what an application must not reveal yet (RFC 9000 §10.2.3).
+/// APPLICATION_ERROR, for a code that an application must not reveal yet (RFC 9000 §10.2.3).
 const APPLICATION_ERROR: u64 = 0x0c;
 
 impl Connection {
-    /// One datagram that says why the connection is closed; the same one whenever it is sent again.
+    /// One datagram that says why the connection is closed; the same one is sent every time.
     pub(super) fn transmit_close(&mut self, now: Time, buffer: &mut [u8]) -> Option<Transmit> {
         let State::Closing(close) = &mut self.state else {
             return None;
@@ -46,8 +46,8 @@ impl Connection {
             let space = &self.spaces[id];
             let (packet, mut w) =
                 PacketWriter::begin(buffer, at..limit, id, &header, number, space);
-            // RFC 9000 §10.2.3: an application's code and reason do not go out before the handshake
-            // is done.
+            // RFC 9000 §10.2.3: an application's code and reason are not sent before the handshake
+            // is complete.
             if frame_type.is_none() && id != SpaceId::Data {
                 frame::write::connection_close(&mut w, APPLICATION_ERROR, Some(0), &[]);
             } else {

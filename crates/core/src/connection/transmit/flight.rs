@@ -1,4 +1,4 @@
-//! Datagrams of the handshake: packets with long headers, coalesced (RFC 9000 §12.2).
+//! Handshake datagrams: packets with long headers, coalesced (RFC 9000 §12.2).
 
 use squall_protect::TAG_LEN;
 use squall_wire::{LongType, Side, Transmit};
@@ -27,8 +27,8 @@ impl Connection {
         buffer: &mut [u8],
         stages: &mut Stages,
     ) -> Option<Transmit> {
-        // RFC 9000 §14.1: an Initial that asks for an acknowledgement fills 1200 bytes; with less
-        // allowance (§8.1) or room than that it waits.
+        // RFC 9000 §14.1: an ack-eliciting Initial fills 1200 bytes; with less allowance (§8.1) or
+        // room it waits.
         let limit = usize::from(MIN_UDP_PAYLOAD);
         if buffer.len() < limit || self.paths.active.allowance() < limit as u64 {
             return None;
@@ -91,7 +91,7 @@ impl Connection {
     ) -> Option<Draft> {
         let space = &self.spaces[id];
         let ready = match id {
-            // 1-RTT packets ride along for the client's first data only once TLS is done with the
+            // 1-RTT packets go along for the client's first data only once TLS is done with the
             // server.
             SpaceId::Data if self.side == Side::Client => {
                 let established = matches!(self.state, State::Established);
@@ -129,7 +129,7 @@ impl Connection {
         };
         let draft = packet.finish(&w, accounting);
         if let Some(tail) = contents.tail {
-            // Few bytes, in a packet whose end may yet be padded: copied.
+            // Few bytes, in a packet whose end may still be padded: copied.
             let end = draft.end() - TAG_LEN;
             let place = &mut datagram[end - tail.len as usize..end];
             self.streams.copy_head(&tail, place);
@@ -137,7 +137,7 @@ impl Connection {
         Some(draft)
     }
 
-    /// The header of a packet in a datagram of the handshake, or of the end.
+    /// The header of a packet in a datagram of the handshake, or of the close.
     pub(super) fn flight_header(&self, id: SpaceId, pn_len: usize) -> Header<'_> {
         let (dcid, scid) = (
             self.paths.remote_ids.current(),

@@ -1,4 +1,4 @@
-//! What goes into a packet, most urgent first.
+//! Selects the contents of a packet, most urgent first.
 
 use squall_wire::{Writer, frame};
 
@@ -16,10 +16,10 @@ use crate::token;
 const MAX_ACK_ONLY: u32 = 64;
 
 /// The lengths of ACK frames that share bundles with those of other connections: this one, which
-/// has room for some five ranges, ...
+/// has room for about five ranges, ...
 const ACK_LEN: usize = 22;
-/// ... and those that exceed it by multiples of this. The numbers of a frame can make up for nearly
-/// any smaller difference.
+/// ... and those that exceed it by multiples of this. The numbers in a frame can be encoded to make
+/// up for nearly any smaller difference.
 const ACK_STEP: usize = 12;
 
 /// The next such length from `len` on.
@@ -27,13 +27,13 @@ const fn common_ack_len(len: usize) -> usize {
     ACK_LEN + len.saturating_sub(ACK_LEN).next_multiple_of(ACK_STEP)
 }
 
-/// What went into a packet.
+/// The contents of a packet.
 pub(super) struct Written {
     /// Whether it asks for an acknowledgement.
     pub(super) ack_eliciting: bool,
     /// Whether congestion control counts it.
     pub(super) in_flight: bool,
-    /// Stream data that ends the packet, and is read from where it lies when the packet is sealed.
+    /// Stream data at the packet's end, read from where it lies when the packet is sealed.
     pub(super) tail: Option<StreamRange>,
 }
 
@@ -54,8 +54,8 @@ impl Connection {
             tail: None,
         };
         if first {
-            // A probe also says again what has arrived: if the last acknowledgement was lost, the
-            // peer backs off (RFC 9002 §6.2.1) until it gets another.
+            // A probe also repeats which packets have arrived: if the last acknowledgement was
+            // lost, the peer backs off (RFC 9002 §6.2.1) until it gets another.
             let probe = self.spaces[id].probes > 0 || self.duties.ping;
             let repeat = id == SpaceId::Data && probe;
             let at = w.len();
@@ -71,7 +71,7 @@ impl Connection {
         let (probing, has_crypto) = (space.probes > 0, space.crypto_send.wants_to_send());
         if first && id == SpaceId::Data {
             if probing && self.handshake.peer.min_ack_delay.is_some() && w.remaining() > 0 {
-                // draft-ietf-quic-ack-frequency §7: a probe asks not to wait for the peer's delay.
+                // draft-ietf-quic-ack-frequency §7: a probe asks for an immediate acknowledgement.
                 frame::write::immediate_ack(w);
             }
             self.write_control(now, w);
@@ -86,7 +86,7 @@ impl Connection {
             let sent = &mut self.spaces[SpaceId::Data].sent;
             written.tail = write_streams(&mut self.streams, sent, w);
             if written.tail.is_none() && self.streams.is_blocked() {
-                // Found out only now, and perhaps all that there is to say.
+                // Determined only now, and perhaps all that there is to send.
                 self.write_stream_control(now, w);
             }
         }
@@ -100,8 +100,7 @@ impl Connection {
         written
     }
 
-    /// Ends a packet with nothing but the ACK frame at `at`; returns whether it asks for an
-    /// acknowledgement.
+    /// Ends a packet that holds only the ACK frame at `at`; returns whether it is ack-eliciting.
     fn finish_ack(&self, id: SpaceId, w: &mut Writer<'_>, at: usize) -> bool {
         // RFC 9000 §13.2.4: an endpoint that only acknowledges asks for an acknowledgement now and
         // then.
@@ -109,7 +108,7 @@ impl Connection {
         let ping = usize::from(asks);
         let shares = id == SpaceId::Data && self.paths.active.flow.together > 0;
         if shares && w.len() > at {
-            // The acknowledgements of many connections fill a bundle if they have one size.
+            // The acknowledgements of many connections share a bundle if they have the same size.
             let len = common_ack_len(w.len() - at + ping);
             frame::write::lengthen_ack(w, at, len - ping);
         }
@@ -147,7 +146,7 @@ impl Connection {
             frame::write::new_connection_id(w, new.sequence, new.retire_prior_to, &new.id, &token);
             sent.push_frame(SentFrame::NewConnectionId(new.sequence));
         }
-        // Type and length precede it.
+        // Type and length precede the token.
         while duties.new_tokens > 0 && w.remaining() >= 3 + token::LONGEST {
             duties.new_tokens -= 1;
             let (remote, version) = (self.paths.active.path.remote, self.handshake.version);
@@ -222,8 +221,8 @@ fn write_crypto(space: &mut Space, w: &mut Writer<'_>) {
     }
 }
 
-/// Stream data until the packet is full or nothing is left. The last piece is only given room:
-/// sealing reads it from where it lies.
+/// Stream data until the packet is full or nothing is left. For the last piece, only room is
+/// reserved: sealing reads it from where it lies.
 fn write_streams(
     streams: &mut Streams,
     sent: &mut SentPackets,
@@ -232,7 +231,7 @@ fn write_streams(
     let mut tail: Option<(StreamRange, usize)> = None;
     while let Some((range, fills)) = streams.next_range(w.remaining()) {
         if let Some((previous, at)) = tail.take() {
-            // Another frame follows: the piece before is no tail, and copied.
+            // Another frame follows: the previous piece is not a tail, and is copied.
             let place = &mut w.written_mut()[at..at + previous.len as usize];
             streams.copy_head(&previous, place);
         }

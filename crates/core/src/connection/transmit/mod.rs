@@ -36,11 +36,11 @@ const LONGEST_NUMBER: usize = 4;
 const ACK_ROOM: usize = 24;
 const _: () = assert!(ACK_ROOM + LONGEST_NUMBER < FILL);
 
-/// What a bundle may hold.
+/// The dimensions of a bundle.
 struct Plan {
     /// Bytes of a datagram.
     segment: usize,
-    /// Packets; zero: one with acknowledgements alone.
+    /// Number of packets; zero: one with only acknowledgements.
     count: usize,
     /// Whether there is anything to send besides acknowledgements and probes.
     wants_data: bool,
@@ -48,17 +48,17 @@ struct Plan {
     fill: usize,
 }
 
-/// What leaves next.
+/// What may leave next.
 enum Next {
     NothingToSend,
-    /// What there is to send may not leave yet.
+    /// There is something to send, but it may not leave yet.
     Blocked,
     Bundle(Plan),
 }
 
 impl Connection {
-    /// Writes the next datagrams to be sent into `buffer`: all of one size but perhaps the last, at
-    /// most `max_segments`. Call it until it returns `None`: there is nothing to send, or it may
+    /// Writes the next datagrams to be sent into `buffer`: all of one size except perhaps the last,
+    /// at most `max_segments`. Call it until it returns `None`: there is nothing to send, or it may
     /// not leave yet.
     pub fn transmit(
         &mut self,
@@ -146,7 +146,7 @@ impl Connection {
         if self.handshake.confirmed {
             self.paths.active.flow.ecn.begin(next);
         }
-        // The search for the path MTU goes on under load, unless data would have to wait for it.
+        // The search for the path MTU continues under load, unless data would have to wait for it.
         let data = u64::from(self.paths.active.mtu.current());
         if let Some(probe) = self.transmit_mtu_probe(now, buffer, data, stages) {
             return Some(probe);
@@ -182,7 +182,7 @@ impl Connection {
     }
 
     /// Steps 1 and 2: how much may leave, by congestion control, pacer, amplification limit,
-    /// records and buffer, and how it is cut.
+    /// records and buffer, and how it is divided.
     fn plan(&mut self, now: Time, room: usize, max_segments: usize) -> Next {
         let space = &self.spaces[SpaceId::Data];
         let mut probes = usize::from(space.probes);
@@ -208,7 +208,7 @@ impl Connection {
         };
         let full = segment;
         segment = self.segment_for_datagrams(segment);
-        // Probes go beyond the window (RFC 9002 §7.5), and acknowledgements do not count.
+        // Probes may exceed the window (RFC 9002 §7.5), and acknowledgements do not count.
         let allowed = self.paths.active.allowance() as usize / segment;
         let count = (budget as usize / segment)
             .min(self.spaces.records_left())
@@ -227,7 +227,7 @@ impl Connection {
     }
 
     /// The size of packets that hold as many datagrams like the next one as fit into `segment`
-    /// bytes, where nothing else would fill them: all packets of a bundle have one size.
+    /// bytes, if nothing else would fill them: all packets of a bundle have the same size.
     fn segment_for_datagrams(&self, segment: usize) -> usize {
         let Some(next) = self.datagrams.peek() else {
             return segment;
@@ -242,7 +242,7 @@ impl Connection {
         let dcid = self.paths.remote_ids.current();
         let overhead = short_header_size(dcid.len(), LONGEST_NUMBER) + TAG_LEN;
         let frame = frame::write::datagram_header_size(Some(next.len())) + next.len();
-        // The first packet has an acknowledgement, too. The others are filled.
+        // The first packet also has an acknowledgement. The others are filled.
         let ack = if space.received.may_ack() {
             ACK_ROOM
         } else {
@@ -258,7 +258,7 @@ impl Connection {
         }
     }
 
-    /// Whether the data space has anything to send but acknowledgements.
+    /// Whether the data space has anything to send except acknowledgements.
     pub(super) fn wants_data(&self) -> bool {
         self.streams.wants_to_send()
             || self.datagrams.wants_to_send()
@@ -280,7 +280,7 @@ impl Connection {
             .seal(SpaceId::Data, apart, buffer, spans, sources);
     }
 
-    /// Seals one packet that holds all of its bytes.
+    /// Seals one packet that already holds all of its bytes.
     fn seal_one(&mut self, id: SpaceId, buffer: &mut [u8], span: PacketSpan) {
         let apart = self.config.ablation.header_protection_apart;
         self.stats.seal_calls += self.spaces.seal(id, apart, buffer, &mut [span], &[]);
@@ -297,9 +297,9 @@ impl Connection {
     }
 }
 
-/// What supplies the last bytes of each packet. The last piece of stream data is encrypted from
-/// where it lies; what precedes it in another chunk is copied, or all of it for the sake of
-/// measuring.
+/// The slices that supply the last bytes of each packet. The last piece of stream data is encrypted
+/// from where it lies; an earlier piece in another chunk is copied, or all of it when measuring
+/// that.
 #[inline]
 pub(in crate::connection) fn sources<'a>(
     streams: &'a Streams,

@@ -1,5 +1,5 @@
 //! Step 3 for one packet: it is written and booked, that is, recorded as sent. All packets pass
-//! through here but the runs of `run`.
+//! through here except the runs of `run`.
 //!
 //! ```text
 //!  PacketWriter  header ─▶ frames ─▶ padding ─▶ finish ─▶ Draft ─▶ Connection::book ─▶ span
@@ -20,7 +20,7 @@ use crate::qlog::Packet;
 use crate::space::{Space, SpaceId};
 use crate::time::Time;
 
-/// The header of 1-RTT packets but for the number: the same for all packets of a bundle.
+/// The header of 1-RTT packets without the number: the same for all packets of a bundle.
 #[derive(Clone, Copy)]
 pub(in crate::connection) struct ShortHeader {
     /// The peer's connection id.
@@ -61,7 +61,7 @@ impl ShortHeader {
     }
 }
 
-/// A header that lacks nothing but the number.
+/// A header complete except for the number.
 pub(super) trait NumberedHeader {
     /// Bytes of the packet number.
     fn pn_len(&self) -> usize;
@@ -143,7 +143,7 @@ impl NumberedHeader for Header<'_> {
     }
 }
 
-/// A packet that is written, and neither booked nor sealed. It is small, for it is copied.
+/// A packet that is written, but neither booked nor sealed. It is small, because it is copied.
 #[derive(Clone, Copy)]
 pub(super) struct Draft {
     number: u64,
@@ -162,14 +162,14 @@ pub(super) struct Draft {
     pub(super) accounting: Accounting,
 }
 
-/// How a packet is booked.
+/// Properties of a packet for booking.
 #[derive(Clone, Copy)]
 pub(super) struct Accounting {
     /// Whether it asks for an acknowledgement.
     pub(super) ack_eliciting: bool,
     /// Whether congestion control counts it (RFC 9002 §2): it holds more than ACK and
-    /// CONNECTION_CLOSE. The PING that asks about packets with acknowledgements alone is not
-    /// counted, so that it may leave when the window is full.
+    /// CONNECTION_CLOSE. The PING that asks about acknowledgement-only packets is not counted, so
+    /// that it may leave when the window is full.
     pub(super) in_flight: bool,
     /// Whether the congestion window, not the application, is the limit.
     pub(super) window_limited: bool,
@@ -252,7 +252,7 @@ impl PacketWriter {
         (packet, w)
     }
 
-    /// Whether no frame is written.
+    /// Whether no frame has been written.
     #[inline]
     pub(super) fn is_empty(self, w: &Writer<'_>) -> bool {
         w.len() == usize::from(self.header_len)

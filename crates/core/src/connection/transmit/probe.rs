@@ -1,6 +1,6 @@
 //! Datagrams that probe: for the path MTU (RFC 9000 §14.4), and for paths (RFC 9000 §8.2) with
-//! challenges and responses. They are datagrams of their own, so that no bundle of the active path
-//! knows of them.
+//! challenges and responses. They are separate datagrams, so that no bundle of the active path is
+//! affected.
 
 use rand::Rng;
 use squall_wire::{Ecn, Side, Transmit, frame};
@@ -13,9 +13,9 @@ use crate::space::SpaceId;
 use crate::stages::{Stage, Stages};
 use crate::time::Time;
 
-/// Bytes that a connection sends before the path MTU is searched for. A short exchange gains
-/// nothing from larger packets, and most connections send little: probes and their
-/// acknowledgements would be a good part of what they cost (decision 50).
+/// Bytes that a connection sends before it searches for the path MTU. A short exchange gains
+/// nothing from larger packets, and most connections send little: probes and their acknowledgements
+/// would be a good part of their cost (decision 50).
 const SEARCH_FROM: u64 = 32 * MIN_UDP_PAYLOAD as u64;
 
 impl Connection {
@@ -30,7 +30,7 @@ impl Connection {
         spare: u64,
         stages: &mut Stages,
     ) -> Option<Transmit> {
-        // Not to an address that the peer has only named: probes are large.
+        // Not to an address that the peer has merely claimed: probes are large.
         let allowed = self.handshake.confirmed && self.paths.active.validated;
         let wanted = self.stats.bytes_sent >= SEARCH_FROM || self.duties.large_packets;
         let path = &mut self.paths.active;
@@ -79,14 +79,14 @@ impl Connection {
         if !matches!(self.state, State::Established) {
             return None;
         }
-        // Probes of other paths are not counted in flight, but remembered all the same
+        // Probes of other paths are not counted in flight, but are remembered all the same
         // (`SECURITY.md` rows 1 and 34).
         if !self.spaces.may_acknowledge(SpaceId::Data) {
             return None;
         }
-        // RFC 9000 §8.2.2: congestion control may hold a response on the active path back, but for
-        // one a round trip: the acknowledgements that would open the window may wait for it, on the
-        // peer's way to another path.
+        // RFC 9000 §8.2.2: congestion control may hold back a response on the active path, except
+        // for one per round trip: the acknowledgements that would open the window may wait for it,
+        // while the peer moves to another path.
         let flow = &self.paths.active.flow;
         let inactive = self.paths.inactive.as_ref();
         let last = inactive.and_then(|p| p.response_beyond_window);
@@ -101,7 +101,8 @@ impl Connection {
                 self.arm_path_timer(now);
                 return sent;
             }
-            // What cannot be sent there now is not owed any more: the peer challenges anew.
+            // Responses that cannot be sent there now are no longer owed: the peer challenges
+            // again.
             if let Some(paths) = &mut self.paths.inactive {
                 paths.drop_responses(tag);
             }
@@ -144,9 +145,9 @@ impl Connection {
             }
         }
         if active && self.side == Side::Client && w.remaining() > 0 {
-            // A packet that is no probe has the server follow to where the client is: back, if an
-            // attacker has led it astray (RFC 9000 §9.3.3), or again, if it has given the path up
-            // meanwhile. Nothing else might leave, once lost challenges fill the window.
+            // A packet that is not a probe makes the server follow to the client's address: back,
+            // if an attacker has led it astray (RFC 9000 §9.3.3), or again, if it has given up the
+            // path. Nothing else might leave once lost challenges fill the window.
             frame::write::ping(&mut w);
         }
         PacketWriter::fill(&mut w);

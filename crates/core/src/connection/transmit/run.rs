@@ -1,9 +1,9 @@
 //! Step 3 for a bundle: its packets one by one, and runs of packets that one stream fills.
 //!
-//! A bulk transfer's packets are alike but for the packet number and the offset of their one STREAM
-//! frame. Header and frame header are made once a run; a packet costs three stores and its place in
-//! the records. What such a run writes and books is what `write_packet` would have, packet by
-//! packet (`tests/twins.rs` compares).
+//! The packets of a bulk transfer differ only in the packet number and the offset of their one
+//! STREAM frame. Header and frame header are made once per run; a packet costs three stores and an
+//! entry in the records. Such a run writes and books exactly what `write_packet` would have, packet
+//! by packet (`tests/twins.rs` compares).
 
 use std::ops::Range;
 
@@ -23,11 +23,11 @@ pub(super) const FILL: usize = 32;
 /// Room for a short header and a STREAM frame's header: 1 + 20 + 4 and 1 + 8 + 8 bytes.
 const TEMPLATE: usize = 48;
 
-/// What the packets of a bundle have in common.
+/// Properties common to the packets of a bundle.
 pub(in crate::connection) struct Form {
     /// Bytes from one packet to the next.
     pub(in crate::connection) segment: usize,
-    /// The header but for the number.
+    /// The header except for the number.
     pub(in crate::connection) header: ShortHeader,
     /// Number of the first packet.
     pub(in crate::connection) first: u64,
@@ -56,12 +56,12 @@ pub(in crate::connection) struct Template {
     number: (usize, u32),
     /// The eight bytes from the offset on, offset zero and nothing after it.
     offset: (usize, u64),
-    /// How far a number and an offset are moved to the left in those.
+    /// How far the number and the offset are shifted left in these.
     shifts: (u32, u32),
 }
 
 impl Template {
-    /// `offset` is of the run's first packet; the offsets of the others are written as wide.
+    /// `offset` is that of the run's first packet; the others are encoded with the same width.
     pub(in crate::connection) fn new(form: &Form, id: StreamId, offset: u64) -> Option<Self> {
         let mut bytes = [0; TEMPLATE];
         let mut w = Writer::new(&mut bytes);
@@ -73,7 +73,7 @@ impl Template {
         let at_offset = len - width;
         let shifts = (32 - 8 * pn_len as u32, 64 - 8 * width as u32);
         let number = u32::from_be_bytes(*bytes.get(at_number..)?.first_chunk()?);
-        // The two bits that tell the width.
+        // The two bits that give the width.
         let width_bits = u64::from(*bytes.get(at_offset)? & 0xc0) << 56;
         Some(Self {
             number: (at_number, number & !(u32::MAX << shifts.0)),
@@ -83,7 +83,7 @@ impl Template {
         })
     }
 
-    /// Puts the beginning of the packet with this number and offset.
+    /// Writes the beginning of the packet with this number and offset.
     #[inline]
     pub(in crate::connection) fn write(&self, packet: &mut [u8], number: u64, offset: u64) {
         let Some(place) = packet.first_chunk_mut::<{ TEMPLATE + 8 }>() else {
@@ -94,7 +94,7 @@ impl Template {
         }
         let (at, rest) = self.number;
         if let Some(place) = place.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
-            // Of a number its low bytes.
+            // The low bytes of the number.
             *place = (((number as u32) << self.shifts.0) | rest).to_be_bytes();
         }
         let (at, width) = self.offset;
@@ -106,7 +106,7 @@ impl Template {
 }
 
 impl Connection {
-    /// Writes up to `count` packets; one with acknowledgements alone if `count` is zero. Returns
+    /// Writes up to `count` packets, or one with only acknowledgements if `count` is zero. Returns
     /// how many, and the bytes from the first to the last with its tag.
     pub(in crate::connection) fn write_bundle(
         &mut self,
@@ -151,11 +151,11 @@ impl Connection {
         (written, len)
     }
 
-    /// What the packets of the next bundle have in common.
+    /// The properties common to the packets of the next bundle.
     pub(in crate::connection) fn form(&mut self, segment: usize, count: usize) -> Form {
         let dcid = self.paths.remote_ids.current();
         let mut header = self.short_header(dcid, self.paths.active.spin.value());
-        // RFC 9287 §3: unpredictable, a bundle at a time.
+        // RFC 9287 §3: unpredictable, for a bundle at a time.
         header.greased = self.handshake.peer.greased && self.endpoint.rng.next_u32() & 1 != 0;
         let space = &self.spaces[SpaceId::Data];
         let first = space.sent.next_number();
@@ -197,8 +197,8 @@ impl Connection {
         if form.pads && contents.in_flight && w.remaining() > 0 {
             self.pad(&mut w, contents.tail.take());
         } else if contents.tail.is_none() {
-            // A packet that is almost full is filled, because a shorter one ends the bundle: the
-            // last one, too, since packets of other connections may follow it.
+            // A packet that is almost full is filled, because a shorter one ends the bundle: this
+            // includes the last one, since packets of other connections may follow it.
             let more = i + 1 < count;
             let fill = match more && self.datagrams.wants_to_send() {
                 true => form.fill,
@@ -220,8 +220,8 @@ impl Connection {
         Some((self.book(now, &draft, buffer), contents.tail))
     }
 
-    /// Fills a packet to its end with PADDING. The stream data that ended it does not any more, so
-    /// that it is copied.
+    /// Fills a packet to its end with PADDING. Its stream data is then no longer at the end, so it
+    /// is copied.
     #[cold]
     fn pad(&mut self, w: &mut Writer<'_>, tail: Option<StreamRange>) {
         if let Some(tail) = tail {
@@ -232,8 +232,8 @@ impl Connection {
     }
 
     /// Writes and books packets of the bundle, from the first of `packets` on, as long as the
-    /// stream in front fills them by itself and there is nothing else to send; returns how
-    /// many. Zero is no end: `write_packet` knows better.
+    /// stream in front fills them by itself and there is nothing else to send; returns how many.
+    /// Zero is not the end: `write_packet` decides that.
     fn write_stream_run(
         &mut self,
         now: Time,
@@ -251,7 +251,7 @@ impl Connection {
         };
         let frame_header = frame::write::stream_header_size(id, start, None);
         let len = (form.segment - TAG_LEN) - form.header.len() - frame_header;
-        // Offsets that are written as wide as the first one.
+        // Offsets that are encoded with the same width as the first one.
         let as_wide = varint::last_of_size(start) - start;
         let count = (ready / len as u64)
             .min(as_wide / len as u64 + 1)

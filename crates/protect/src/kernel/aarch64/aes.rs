@@ -1,7 +1,7 @@
 //! AES-GCM by the AES and PMULL instructions of the Cryptographic Extension, one lane wide.
 //!
-//! The AES instruction is cut elsewhere than x86's: AESE adds a key, *then* substitutes and shifts;
-//! AESMC mixes the columns. So the key of one round is added by the next one's instruction, the
+//! The AES instruction is split differently from x86's: AESE adds a key, *then* substitutes and
+//! shifts; AESMC mixes the columns. So the next round's instruction adds the key of this one, the
 //! first key comes with the counters, and only the last key needs an addition of its own:
 //!
 //! ```text
@@ -22,7 +22,7 @@ pub(crate) struct NeonAes(());
 
 impl NeonAes {
     pub(crate) fn detect() -> Option<Self> {
-        // The registers' bytes are taken to be in the order of memory.
+        // The code assumes that the registers' bytes are in the order of memory.
         let all = cfg!(target_endian = "little")
             && is_aarch64_feature_detected!("neon")
             && is_aarch64_feature_detected!("aes")
@@ -233,8 +233,8 @@ impl NeonAes {
     }
 }
 
-// The instructions that not every AArch64 has. The compiler's names for them are to be inlined
-// always, which it refuses to do in a method without the feature; these dissolve with the method,
+// Instructions that not every AArch64 has. Their intrinsics must always be inlined, which the
+// compiler refuses to do in a method without the feature. These functions dissolve with the method,
 // in an entry point that has it.
 
 #[inline]
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use crate::kernel::stitch::aes_rounds;
 
-    /// The native order, and the one that x86 has.
+    /// The native order, and x86's.
     #[test]
     fn both_orders_of_the_rounds_do_the_same() {
         let Some(l) = NeonAes::detect() else { return };

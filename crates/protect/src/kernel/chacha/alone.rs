@@ -25,10 +25,10 @@ use crate::span::{MAX_NUMBER_LEN, TAG_LEN};
 /// Pauses of a pass in which a single block is made: two rounds in each.
 const ROUNDS: usize = PAUSES / 2;
 
-/// Blocks that Poly1305 takes in a pause at most, where it is faster after the pass.
+/// The most blocks that Poly1305 takes in a pause, on CPUs where it is faster after the pass.
 const MOST_BESIDE: usize = 3;
 
-/// A packet on its way.
+/// A packet in progress.
 struct Alone<'j, 'a, W, const LANES: usize> {
     w: W,
     job: &'j mut Job<'a>,
@@ -40,7 +40,7 @@ struct Alone<'j, 'a, W, const LANES: usize> {
     next: usize,
     end: usize,
     poly: Poly,
-    /// Payload bytes that Poly1305 took, in whole blocks.
+    /// Payload bytes that Poly1305 has taken, in whole blocks.
     hashed: usize,
 }
 
@@ -79,8 +79,8 @@ impl<'j, 'a, W: Rows, const LANES: usize> Alone<'j, 'a, W, LANES> {
         self.end.saturating_sub(self.next)
     }
 
-    /// A pass after the first, beside Poly1305 of the payload up to `until`. Returns how many
-    /// blocks it made.
+    /// A pass after the first, beside Poly1305 of the payload up to `until`. Returns the number of
+    /// blocks made.
     #[inline(always)]
     fn pass<const MIDDLE: usize, const G: usize>(&mut self, key: &Key, until: usize) -> usize {
         let waiting = waiting(self.job, self.hashed, until);
@@ -124,8 +124,8 @@ impl<'j, 'a, W: Rows, const LANES: usize> Alone<'j, 'a, W, LANES> {
     }
 }
 
-/// Makes at least as many blocks as are wanted, or as many as fill the registers, and says how
-/// many.
+/// Makes at least as many blocks as are wanted, or as many as fill the registers, and returns their
+/// number.
 #[inline(always)]
 fn pass<W: Rows, const MIDDLE: usize, const G: usize>(
     w: W,
@@ -155,7 +155,7 @@ fn pass<W: Rows, const MIDDLE: usize, const G: usize>(
     count
 }
 
-/// Whole blocks of a payload from an offset on that end before another.
+/// Whole blocks of a payload from one offset on that end before another.
 #[inline(always)]
 fn waiting<'j>(job: &'j Job<'_>, from: usize, until: usize) -> &'j [[u8; POLY_BLOCK_LEN]] {
     let (_, payload) = job.header_and_payload();
@@ -166,7 +166,7 @@ fn waiting<'j>(job: &'j Job<'_>, from: usize, until: usize) -> &'j [[u8; POLY_BL
 struct Mask<'j, 'a, 'k, W> {
     w: W,
     job: &'j mut Job<'a>,
-    /// `None` once there is no mask to be made.
+    /// `None` once there is no mask to make.
     header: Option<&'k HeaderKey>,
     scalar: Scalar,
     pauses: usize,
@@ -191,7 +191,7 @@ impl<W: Rows> Meanwhile for Mask<'_, '_, '_, W> {
     }
 }
 
-/// Encrypts the payload, writes the tag, and applies header protection where there is a key for it.
+/// Encrypts the payload, writes the tag, and applies header protection if there is a key for it.
 #[inline(always)]
 pub(in crate::kernel) fn seal<W: Rows, const MIDDLE: usize, const G: usize, const LANES: usize>(
     w: W,
@@ -285,7 +285,7 @@ impl<W: Rows> Meanwhile for Hash<'_, '_, W> {
     }
 }
 
-/// Decrypts the payload, and says whether the tag is right.
+/// Decrypts the payload, and returns whether the tag is right.
 #[inline(always)]
 pub(in crate::kernel) fn open<W: Rows, const MIDDLE: usize, const G: usize, const LANES: usize>(
     w: W,
@@ -293,8 +293,8 @@ pub(in crate::kernel) fn open<W: Rows, const MIDDLE: usize, const G: usize, cons
     job: &mut Job<'_>,
 ) -> bool {
     let len = job.payload_len();
-    // The payload's length with a packet number of one byte, which is public. The number's real
-    // length is hidden by header protection and must not decide on passes (RFC 9001 §9.5).
+    // The payload's length if the packet number had one byte, which is public. Header protection
+    // hides the number's real length, so that must not decide on passes (RFC 9001 §9.5).
     let longest = job.public_lens().1.wrapping_add(MAX_NUMBER_LEN - 1);
     let longest = longest.clamp(len, len + MAX_NUMBER_LEN);
     let mut this = Alone::<W, LANES>::new(w, key, job, longest);
@@ -328,7 +328,7 @@ pub(in crate::kernel) fn open<W: Rows, const MIDDLE: usize, const G: usize, cons
     (this.used, this.next) = (made, made + 1);
     let (mut opened, mut tag) = (0, None);
     loop {
-        // What is decrypted in place is hashed before.
+        // Bytes that are decrypted in place are hashed first.
         let until = len.min(opened + made * BLOCK_LEN);
         if until < len {
             this.hash(until);
@@ -344,6 +344,6 @@ pub(in crate::kernel) fn open<W: Rows, const MIDDLE: usize, const G: usize, cons
         made = this.pass::<MIDDLE, G>(key, until);
     }
     let (_, _, place) = this.job.parts();
-    // No byte decides alone when the comparison ends: all are compared at once.
+    // Constant time: all bytes are compared at once.
     tag.is_some_and(|tag| u128::from_le_bytes(tag) == u128::from_le_bytes(*place))
 }

@@ -1,5 +1,5 @@
-//! The block function of ChaCha20 (RFC 8439 §2.3): in registers, for many blocks at once, and for
-//! one without.
+//! The block function of ChaCha20 (RFC 8439 §2.3): for many blocks at once in vector registers, and
+//! for one without them.
 //!
 //! ```text
 //!   register   a row of the state, four words, of as many blocks as a register has room for
@@ -30,8 +30,8 @@ pub(in crate::kernel) type Row = [u32; 4];
 /// RFC 8439 §2.3: "expand 32-byte k".
 pub(in crate::kernel) const CONSTANTS: Row = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
-/// What the kernel needs from a CPU: registers of a row each of [`WIDTH`](Rows::WIDTH) blocks. A
-/// value is the proof that the CPU has them.
+/// What the kernel needs from a CPU: registers that hold a row of each of [`WIDTH`](Rows::WIDTH)
+/// blocks. A value proves that the CPU has them.
 pub(in crate::kernel) trait Rows: Copy {
     type V: Copy;
     /// What the rotations by whole bytes need in registers, if anything.
@@ -40,11 +40,11 @@ pub(in crate::kernel) trait Rows: Copy {
     /// Poly1305 of many packets in parallel.
     type Parallel<'a>: Parallel<'a, Token = Self>;
 
-    /// Whether there is one.
+    /// Whether the CPU has it.
     const HAS_PARALLEL: bool;
     /// Blocks in a register.
     const WIDTH: usize;
-    /// Which packets are worked on by themselves.
+    /// Which packets are processed by themselves.
     const LEAST_ALONE: LeastAlone;
 
     /// The same row for all blocks.
@@ -67,7 +67,7 @@ pub(in crate::kernel) trait Rows: Copy {
     fn store_row(self, v: Self::V, rows: &mut [Row]);
     /// Writes the rows of a group as its blocks.
     fn store(self, rows: [Self::V; 4], blocks: &mut [Block]);
-    /// Adds a block of key stream to the input if there is one, else to the output in place.
+    /// Adds a block of key stream to the input, if there is one, or else to the output in place.
     fn apply(self, input: Option<&[u8; BLOCK_LEN]>, pad: &Block, output: &mut [u8; BLOCK_LEN]);
 
     /// Adds a block to Poly1305's h and multiplies by r.
@@ -102,8 +102,8 @@ pub(in crate::kernel) trait Rows: Copy {
     }
 }
 
-/// Where a lane of a pass gets the last row of its state: the row of a nonce, to whose first word a
-/// number is added.
+/// How a lane of a pass gets the last row of its state: the row of a nonce, with a number added to
+/// its first word.
 #[derive(Copy, Clone)]
 pub(in crate::kernel) struct Lane {
     pub(in crate::kernel) nonce: Row,
@@ -191,8 +191,8 @@ pub(super) fn first_rows<W: Rows, const G: usize>(
     }
 }
 
-/// One block in general registers. That takes two thirds of the time of a pass, and hardly any
-/// beside one.
+/// One block in general registers. It takes two thirds of the time of a pass, and hardly any beside
+/// one.
 pub(super) struct Scalar {
     input: [u32; 16],
     x: [u32; 16],
@@ -229,7 +229,7 @@ impl Scalar {
     }
 }
 
-/// The state before the rounds (RFC 8439 §2.3), its last row given.
+/// The state before the rounds (RFC 8439 §2.3), with the given last row.
 #[inline(always)]
 fn state(key: &[u32; 8], last: &Row) -> [u32; 16] {
     let mut x = [0; 16];

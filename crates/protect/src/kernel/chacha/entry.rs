@@ -1,5 +1,5 @@
-//! Where the generic ChaCha20-Poly1305 is compiled, once for each register width; as `entry` for
-//! AES-GCM.
+//! Where the generic ChaCha20-Poly1305 is compiled, once for each register width, as `entry` does
+//! for AES-GCM.
 
 macro_rules! define_chacha {
     ($token:ident, $groups:expr, $middle:expr, $features:literal) => {
@@ -17,12 +17,12 @@ macro_rules! define_chacha {
                 Some(Self { token, key })
             }
 
-            /// There is one class of tables.
+            /// All tables are of one class.
             pub(crate) fn grow_if(&self, _: impl FnOnce() -> bool) {}
 
             pub(crate) fn shrink(&mut self) {}
 
-            /// A packet by itself gets its mask while it is sealed, several get theirs afterwards.
+            /// A packet by itself gets its mask while it is sealed; several get theirs afterwards.
             pub(crate) fn seal_fused(
                 &self,
                 jobs: &mut [Job<'_>],
@@ -36,8 +36,8 @@ macro_rules! define_chacha {
                 true
             }
 
-            /// Seals, and applies header protection to packets by themselves, where there is a key
-            /// for it. Returns the others.
+            /// Seals, and applies header protection to packets by themselves if there is a key for
+            /// it. Returns the others.
             fn seal_divided<'j, 'a>(
                 &self,
                 jobs: &'j mut [Job<'a>],
@@ -55,7 +55,7 @@ macro_rules! define_chacha {
                 together
             }
 
-            /// Masks are made before.
+            /// The masks are made first.
             pub(crate) fn open_fused(
                 &self,
                 _: &mut [Job<'_>],

@@ -6,7 +6,7 @@ use super::poly1305::POLY_BLOCK_LEN;
 /// Messages hashed in parallel.
 pub(in crate::kernel) const PARALLEL: usize = 8;
 
-/// One message: its key, what was computed so far, and blocks to come.
+/// One message: its key, its hash so far, and the blocks to come.
 #[derive(Copy, Clone)]
 #[cfg_attr(
     not(target_arch = "x86_64"),
@@ -28,15 +28,15 @@ impl Message<'_> {
 
 pub(in crate::kernel) type Messages<'a> = [Message<'a>; PARALLEL];
 
-/// Messages on their way.
+/// Messages in progress.
 pub(in crate::kernel) trait Parallel<'a>: Meanwhile {
     /// The proof that the CPU has the registers.
     type Token;
 
-    /// Each message has at least `count` blocks, of which as many are hashed.
+    /// Each message has at least `count` blocks, and `count` of each are hashed.
     fn new(token: Self::Token, messages: Messages<'a>, count: usize) -> Self;
 
-    /// Hashes the blocks that are left; what was computed of each message.
+    /// Hashes the blocks that are left; returns the messages' hashes.
     fn finish(self) -> [[u64; 3]; PARALLEL];
 }
 
@@ -67,7 +67,7 @@ mod tests {
     use crate::kernel::chacha::poly1305::Poly;
     use crate::kernel::x86_64::tokens::Avx512;
 
-    /// Keys and messages at the edges of the limbs: all ones, all zeros, and what lies around.
+    /// Keys and messages at the edges of the limbs: all ones, all zeros, and their neighbours.
     #[test]
     fn parallel_hashing_does_what_one_message_at_a_time_does() {
         let Some(token) = Avx512::detect() else {
@@ -87,7 +87,7 @@ mod tests {
             for count in [1, 2, 3, 41] {
                 let messages: Vec<Vec<[u8; POLY_BLOCK_LEN]>> = (0..PARALLEL)
                     .map(|m| {
-                        // One message is the same number throughout, the next one walks through all
+                        // One message is the same number throughout, the next one goes through all
                         // of them.
                         let number = |i| numbers[(m + i * (m % 2)) % PARALLEL];
                         (0..count).map(|i| number(i).to_le_bytes()).collect()
@@ -138,7 +138,7 @@ mod tests {
                     token.absorb_all(&mut long.h, &long.r, &blocks);
                     (blocks.iter()).for_each(|block| poly.block(u128::from_le_bytes(*block)));
                     assert_eq!(long.tag(), poly.tag(), "{key:x} {count} {step}");
-                    // What a block needs of the limb above 2^128.
+                    // A block requires this of the limb above 2^128.
                     assert!(long.h[2] < 8);
                 }
             }

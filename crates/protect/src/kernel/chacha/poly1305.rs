@@ -10,13 +10,13 @@ use zeroize::Zeroize;
 
 use crate::span::TAG_LEN;
 
-/// What Poly1305 takes at a time.
+/// Bytes that Poly1305 takes at a time.
 pub(in crate::kernel) const POLY_BLOCK_LEN: usize = 16;
 
-/// A message on its way.
+/// A message in progress.
 #[derive(Copy, Clone)]
 pub(super) struct Poly {
-    /// The key in two limbs, and what the second becomes above 2^130.
+    /// The key in two limbs, and what the second one becomes above 2^130.
     pub(super) r: [u64; 3],
     pub(super) h: [u64; 3],
     /// What is added at the end.
@@ -130,7 +130,7 @@ impl Poly {
 mod tests {
     use super::*;
 
-    /// RFC 8439 Appendix A.3, vectors 7 to 11: where carries and the modulus are.
+    /// RFC 8439 Appendix A.3, vectors 7 to 11: these test carries and the modulus.
     #[test]
     fn carries_and_the_edge_of_the_modulus() {
         let ones = u128::MAX;

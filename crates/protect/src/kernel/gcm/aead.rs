@@ -1,5 +1,4 @@
-//! Expanded keys with the proof that their instructions exist: where the doors to the generic code
-//! are.
+//! Expanded keys with the proof that their instructions exist: the entrances to the generic code.
 
 use super::{Key, Masking, mask, open, seal};
 use crate::kernel::job::{Headers, Toggle};
@@ -21,7 +20,7 @@ enum GcmKey<const S: usize> {
     Aes256(Box<Key<14, S>>),
 }
 
-/// One expression for the key of whichever suite.
+/// One expression for the key of either suite.
 macro_rules! by_suite {
     ($any:expr, $key:ident => $work:expr) => {
         match $any {
@@ -32,7 +31,7 @@ macro_rules! by_suite {
 }
 
 impl<L: Lanes, const S: usize> Aead<L, S> {
-    /// Asks for the key's memory.
+    /// Prefetches the key's memory.
     #[inline]
     pub(crate) fn prefetch(&self) {
         by_suite!(&self.key, key => prefetch::prefetch(&**key));
@@ -69,7 +68,7 @@ impl<L: Lanes, const S: usize> Aead<L, S> {
         by_suite!(&self.key, key => seal(self.l, key, jobs, Masking::None));
     }
 
-    /// `false`, and nothing done, where the header key is not one of AES of the same size.
+    /// Returns `false`, with nothing done, if the header key is not one of AES of the same size.
     pub(crate) fn seal_fused(
         &self,
         jobs: &mut [Job<'_>],
@@ -87,7 +86,7 @@ impl<L: Lanes, const S: usize> Aead<L, S> {
         by_suite!(&self.key, key => open(self.l, key, jobs, Masking::None))
     }
 
-    /// `None`, and nothing done, where the header key is not one of AES of the same size.
+    /// Returns `None`, with nothing done, if the header key is not one of AES of the same size.
     pub(crate) fn open_fused(
         &self,
         jobs: &mut [Job<'_>],
@@ -107,7 +106,7 @@ pub(crate) struct Header<L: Lanes> {
 }
 
 impl<L: Lanes> Header<L> {
-    /// Asks for the key's memory.
+    /// Prefetches the key's memory.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch::prefetch(&*self.rounds);
@@ -124,7 +123,7 @@ impl<L: Lanes> Header<L> {
         Some(Self { l, suite, rounds })
     }
 
-    /// `None` where they are of another suite.
+    /// `None` if they are of another suite.
     pub(crate) fn round_keys(&self, suite: Suite) -> Option<&Rounds> {
         (self.suite == suite).then_some(&self.rounds)
     }

@@ -19,7 +19,7 @@ pub(super) fn headers<L: Lanes, const R: usize>(
     }
 }
 
-/// A function for each direction: which it is would otherwise be asked for every packet.
+/// A function for each direction, to avoid testing the direction for every packet.
 struct Passes<'a, const R: usize, const UNPROTECT: bool, H> {
     rounds: &'a Rounds,
     headers: H,
@@ -39,7 +39,7 @@ impl<L: Lanes, const R: usize, const UNPROTECT: bool, H: Headers> Work<L, ()>
     }
 }
 
-/// All masks, as many at a time as there are.
+/// All masks, as many as possible at a time.
 #[inline(always)]
 pub(super) fn passes<L: Lanes, const R: usize>(
     l: L,

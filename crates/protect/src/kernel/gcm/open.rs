@@ -1,5 +1,5 @@
 //! The receive side: hashing and decrypting read the same ciphertext at the same time. Targets are
-//! written while it is decrypted.
+//! written while decrypting.
 
 use super::place::{Destination, is_right};
 use super::row::{self, Stash};
@@ -15,8 +15,8 @@ use crate::kernel::lanes::{Lanes, Work};
 use crate::kernel::registers::{Block, Registers as _};
 use crate::kernel::stitch::Rounds;
 
-/// Unmasks the headers where that is asked for, and decrypts the payloads; bit `i` of the answer
-/// says that the tag of job `i` is right.
+/// Unmasks the headers if asked to, and decrypts the payloads; bit `i` of the result says that the
+/// tag of job `i` is right.
 pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
@@ -93,7 +93,7 @@ fn open_long<L: Lanes, const R: usize, const S: usize>(
     if jobs.is_empty() {
         return good;
     }
-    // What comes after packets that are no row seldom is one.
+    // Packets after one that is in no row seldom form a row.
     good | l.call(OpenEach { key, jobs }) << at
 }
 
@@ -113,7 +113,7 @@ impl<L: Lanes, const R: usize, const S: usize, const N: usize> Work<L, u32>
     }
 }
 
-/// Decrypts the payloads; bit `i` of the answer says that the tag of job `i` is right.
+/// Decrypts the payloads; bit `i` of the result says that the tag of job `i` is right.
 #[inline(always)]
 fn open_row<L: Lanes, const R: usize, const S: usize, const N: usize>(
     l: L,
@@ -165,7 +165,7 @@ fn open_row<L: Lanes, const R: usize, const S: usize, const N: usize>(
     good
 }
 
-/// Packets that are no row.
+/// Packets that are in no row.
 struct OpenEach<'k, 'r, 'a, const R: usize, const S: usize> {
     key: &'k Key<R, S>,
     jobs: &'r mut [Job<'a>],
@@ -187,7 +187,7 @@ impl<L: Lanes, const R: usize, const S: usize> Work<L, u32> for OpenEach<'_, '_,
     }
 }
 
-/// Decrypts the payloads; bit `i` of the answer says that the tag of job `i` is right.
+/// Decrypts the payloads; bit `i` of the result says that the tag of job `i` is right.
 #[inline(always)]
 fn open_each<L: Lanes, const R: usize, const S: usize>(
     l: L,
@@ -204,7 +204,7 @@ fn open_each<L: Lanes, const R: usize, const S: usize>(
     good
 }
 
-/// Decrypts a packet; whether its tag is right.
+/// Decrypts a packet; returns whether its tag is right.
 #[inline(always)]
 fn open_one<L: Lanes, const R: usize>(
     l: L,
@@ -260,7 +260,7 @@ fn gather<L: Lanes, const N: usize>(
     );
 }
 
-/// Decrypts the `N` registers of a tail, which lies at an offset of the payload.
+/// Decrypts the `N` registers of a tail at an offset of the payload.
 #[inline(always)]
 fn decrypt_tail<L: Lanes, const N: usize>(
     l: L,

@@ -19,8 +19,8 @@ impl<'a> Plaintext<'a> {
     };
 
     /// Registers are read either from the packet or from the source. Those that hold a bit of both,
-    /// where the two join and at the end, are completed in the packet; so is everything where the
-    /// source is short.
+    /// where the two join and at the end, are completed in the packet. If the source is short, all
+    /// of it is copied there.
     #[inline(always)]
     pub(super) fn new<L: Lanes>(payload: &mut [u8], source: &'a [u8]) -> Self {
         if source.is_empty() {
@@ -48,7 +48,7 @@ impl<'a> Plaintext<'a> {
         Self { head, source }
     }
 
-    /// The register at an offset of the payload, where it is to be read from the source.
+    /// The register at an offset of the payload, if it is to be read from the source.
     #[inline(always)]
     pub(super) fn register<L: Lanes>(&self, at: usize) -> Option<&'a L::Bytes> {
         L::vectors(self.source.get(at.checked_sub(self.head)?..)?)
@@ -63,8 +63,8 @@ impl<'a> Plaintext<'a> {
             .first_chunk()
     }
 
-    /// The registers of a chunk after its first one, if that is read from the packet, as at the
-    /// beginning of most packets.
+    /// The registers of a chunk after its first one, if the first is read from the packet, as at
+    /// the beginning of most packets.
     #[inline(always)]
     fn after_first<L: Lanes>(&self, at: usize) -> Option<&'a [L::Bytes; CHUNK - 1]> {
         L::vectors(self.source.get((at + L::WIDTH).checked_sub(self.head)?..)?)
@@ -170,7 +170,7 @@ impl<'t> Destination<'t> {
         Self { head, target }
     }
 
-    /// The registers at an offset of the payload, where all of them are in the target.
+    /// The registers at an offset of the payload, if all of them are in the target.
     #[inline(always)]
     fn registers<L: Lanes, const N: usize>(&mut self, at: usize) -> Option<&mut [L::Bytes; N]> {
         L::vectors_mut(self.target.get_mut(at.checked_sub(self.head)?..)?)
@@ -178,7 +178,7 @@ impl<'t> Destination<'t> {
             .first_chunk_mut()
     }
 
-    /// Stores a register's plaintext, whose place is at an offset of the payload.
+    /// Stores a register's plaintext at an offset of the payload.
     #[inline(always)]
     pub(super) fn store<L: Lanes>(&mut self, l: L, place: &mut L::Bytes, at: usize, opened: L::V) {
         match self.registers::<L, 1>(at) {
@@ -187,8 +187,8 @@ impl<'t> Destination<'t> {
         }
     }
 
-    /// Decrypts the registers at an offset of the payload. Those that belong to the target in part
-    /// are decrypted in place; [`complete`](Self::complete) copies from there.
+    /// Decrypts the registers at an offset of the payload. Registers of which only a part belongs
+    /// to the target are decrypted in place; [`complete`](Self::complete) copies from there.
     #[inline(always)]
     pub(super) fn decrypt<L: Lanes, const N: usize>(
         &mut self,
@@ -213,7 +213,7 @@ impl<'t> Destination<'t> {
         }
     }
 
-    /// Copies what was decrypted in place and belongs to the target: the rest of the register in
+    /// Copies what was decrypted in place but belongs to the target: the rest of the register in
     /// which the target begins, and the last register. The registers begin `lead` bytes before the
     /// payload.
     #[inline(always)]
@@ -229,7 +229,7 @@ impl<'t> Destination<'t> {
     }
 }
 
-/// Copies at most 64 bytes: in two pieces of one size, which mostly overlap.
+/// Copies at most 64 bytes, in two pieces of one size, which mostly overlap.
 #[inline(always)]
 fn copy_short(to: &mut [u8], from: &[u8]) {
     #[inline(always)]
@@ -254,8 +254,7 @@ fn copy_short(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// Whether some bytes end with the tag that they should. No byte decides alone when the comparison
-/// ends: all are compared at once.
+/// Whether some bytes end with the expected tag. Constant time: all bytes are compared at once.
 #[inline(always)]
 pub(super) fn is_right(tail: &[u8], expected: &[u8; TAG_LEN]) -> bool {
     let tag = tail.last_chunk().expect("a job has room for a tag");

@@ -6,12 +6,12 @@ use super::{CHUNK, COUNTERS, Key, Shape};
 use crate::kernel::lanes::Lanes;
 use crate::span::MAX_NUMBER_LEN;
 
-/// Registers that wait to be hashed. They begin a cache line: where each lay across two, by chance
-/// of the stack, a packet took up to a fifth longer.
+/// Registers that wait to be hashed. They begin a cache line: when each lay across two, depending
+/// on the stack, a packet took up to a fifth longer.
 #[repr(align(64))]
 pub(super) struct Stash<T>(pub(super) [T; CHUNK]);
 
-/// The shape of a row's packets with so many bytes of payload. `None` if they have no payload, or
+/// The shape of a row's packets with this many bytes of payload. `None` if they have no payload, or
 /// one that takes several passes of the hash or other counters than the static ones.
 #[inline(always)]
 pub(super) fn shape<L: Lanes, const R: usize, const S: usize>(
@@ -23,9 +23,9 @@ pub(super) fn shape<L: Lanes, const R: usize, const S: usize>(
     is_row.then(|| Shape::of::<L>(payload_len))
 }
 
-/// The shape of received packets that have so many bytes of payload, or more if their numbers are
-/// shorter than four bytes. `None` where it depends on the length of the number, which nothing may
-/// tell (RFC 9001 §9.5), or where a row gains nothing: for packets of less than a chunk.
+/// The shape of received packets with this many bytes of payload, or more if their numbers are
+/// shorter than four bytes. `None` if it depends on the length of the number, which nothing may
+/// reveal (RFC 9001 §9.5), or if a row gains nothing: for packets of less than a chunk.
 #[inline(always)]
 pub(super) fn shape_of_received<L: Lanes, const R: usize, const S: usize>(
     key: &Key<R, S>,

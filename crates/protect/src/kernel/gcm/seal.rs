@@ -17,7 +17,7 @@ use crate::kernel::registers::{Block, Registers as _};
 use crate::kernel::stitch::Rounds;
 use crate::span::TAG_LEN;
 
-/// Encrypts the payloads, writes the tags, and masks the headers where that is asked for.
+/// Encrypts the payloads, writes the tags, and masks the headers if asked to.
 pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
@@ -136,7 +136,7 @@ impl<'a, L: Lanes> Target<'a, L> {
     }
 }
 
-/// A packet that is encrypted and whose tail is not yet hashed: it lies in the stash.
+/// A packet that is encrypted, but whose tail, which lies in the stash, is not yet hashed.
 struct Unfinished<'a, 'k, L: Lanes> {
     acc: Acc<L>,
     pad: &'k Block,
@@ -164,7 +164,7 @@ impl<L: Lanes> Unfinished<'_, '_, L> {
     }
 }
 
-/// The first key stream of a packet, while the one before is finished.
+/// The first key stream of a packet, while the previous one is finished.
 #[inline(always)]
 fn begin<L: Lanes, const R: usize, const N: usize, const M: usize>(
     l: L,
@@ -240,7 +240,7 @@ fn seal_row<L: Lanes, const R: usize, const S: usize, const N: usize>(
     }
 }
 
-/// Packets that are no row: their hash takes several passes, or they have no payload.
+/// Packets in no row: their hash takes several passes, or they have no payload.
 struct SealEach<'k, 'r, 'a, const R: usize, const S: usize> {
     key: &'k Key<R, S>,
     jobs: &'r mut [Job<'a>],
@@ -263,7 +263,7 @@ impl<L: Lanes, const R: usize, const S: usize> Work<L, ()> for SealEach<'_, '_, 
     }
 }
 
-/// Encrypts the payload of one packet; its tag.
+/// Encrypts the payload of one packet; returns its tag.
 #[inline(always)]
 fn seal_one<L: Lanes, const R: usize>(
     l: L,

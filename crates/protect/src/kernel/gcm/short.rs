@@ -10,8 +10,8 @@
 //!               L of a     L of b      times H
 //! ```
 //! All packets of a pass take the same powers of H, each of them broadcast, and one reduction
-//! serves a register's worth of packets. `G` such registers go side by side, because the states of
-//! one do not fill the pipelines.
+//! serves a register's worth of packets. `G` such registers are processed side by side, because the
+//! states of one do not fill the pipelines.
 
 use super::{COUNTERS, Key, mask};
 use crate::kernel::Job;
@@ -21,29 +21,28 @@ use crate::kernel::lanes::{Lanes, Work};
 use crate::kernel::registers::{Crypto, Registers};
 use crate::kernel::stitch::Rounds;
 
-/// Bytes in the payload of the longest packet that is worked on here, if its number has four bytes:
-/// with a shorter number the payload has up to three more, and may reach into another block. Beyond
-/// it, the other forms take about as long.
+/// Bytes in the payload of the longest packet that this code takes, if its number has four bytes:
+/// with a shorter number the payload has up to three more, and may reach into another block. For
+/// longer packets the other forms take about as long.
 const MAX_LEN: usize = 160;
 
-/// The same for packets that are worked on here even where they do not fill a register of four
-/// lanes.
+/// The same for packets that this code takes even if they do not fill a register of four lanes.
 const MAX_LEN_ALONE: usize = 64;
 
 /// Bytes in the longest header.
 const MAX_HEADER_LEN: usize = 16;
 
 /// Jobs for one form of the algorithm. The long one takes half as long again for 64 bytes, so the
-/// choice must not depend on how long a received number is: it is made by [`Job::public_lens`].
+/// choice must not depend on how long a received number is: it goes by [`Job::public_lens`].
 pub(super) enum Run<'r, 'a> {
     /// All of one length in blocks, 1 to 11, with headers of at most one.
     Short(&'r mut [Job<'a>]),
-    /// With a longer payload or header, or where the payload may be empty, or too few to fill a
+    /// With a longer payload or header, or possibly an empty payload, or too few to fill a
     /// register.
     Long(&'r mut [Job<'a>]),
 }
 
-/// The first run of some jobs, and what follows it.
+/// The first run of some jobs, and the rest.
 #[inline(always)]
 pub(super) fn split<'r, 'a, L: Lanes>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [Job<'a>]) {
     let (mut count, fit) = first_run::<L>(jobs);
@@ -62,7 +61,7 @@ pub(super) fn split<'r, 'a, L: Lanes>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, 
 }
 
 /// How many jobs are of the first one's kind, that is long, or short and of as many blocks; and how
-/// many of them are worked on here.
+/// many of them this code takes.
 #[inline(always)]
 fn first_run<L: Lanes>(jobs: &[Job<'_>]) -> (usize, usize) {
     let blocks = jobs.first().map_or(0, blocks_of);
@@ -72,7 +71,7 @@ fn first_run<L: Lanes>(jobs: &[Job<'_>]) -> (usize, usize) {
     let least_len = 16 * blocks - 15;
     let is_same = |job: &&Job<'_>| (job.payload_len().wrapping_sub(least_len) < 16) & is_short(job);
     let count = jobs.iter().take_while(is_same).count();
-    // A lane of four for each of those that are left takes longer than they do one by one.
+    // With a lane of four for each, the remaining ones take longer than one by one.
     let fills_registers = (L::BLOCKS == 4) & (jobs[0].public_lens().1 > MAX_LEN_ALONE);
     let left = if fills_registers {
         count % L::BLOCKS
@@ -88,7 +87,7 @@ fn is_short(job: &Job<'_>) -> bool {
     (header_len <= MAX_HEADER_LEN) & (payload_len.wrapping_sub(1) < MAX_LEN)
 }
 
-/// The blocks of a short packet's payload; 0 of one that is not short.
+/// The blocks of a short packet's payload; 0 if it is not short.
 #[inline(always)]
 fn blocks_of(job: &Job<'_>) -> usize {
     if is_short(job) {
@@ -99,8 +98,8 @@ fn blocks_of(job: &Job<'_>) -> usize {
 }
 
 /// Cuts a run into passes and calls a macro for each, by the lanes of a register and the blocks of
-/// a payload: `N` blocks, `G` registers of packets, `P` packets, `T` AES states. What is left fills
-/// one register at a time; packets that do not fill one go one by one.
+/// a payload: `N` blocks, `G` registers of packets, `P` packets, `T` AES states. The rest fills one
+/// register at a time; packets that do not fill one go one by one.
 macro_rules! passes {
     ($l:ident, $jobs:ident, $pass:ident) => {
         match (L::BLOCKS, $jobs.first().map_or(0, |job| job.payload_len().div_ceil(16))) {
@@ -154,7 +153,7 @@ macro_rules! passes {
         let done = passes!($l, $jobs, $pass, $register from 0);
         debug_assert!(done == $jobs.len(), "the run fills registers");
     }};
-    // One form, from a job on: where it ends.
+    // One form, from a job on; returns where it ends.
     ($l:ident, $jobs:ident, $pass:ident,
      [$n:literal $g:literal $p:literal $t:literal] from $from:expr) => {{
         let passes = $jobs[$from..].as_chunks_mut::<$p>().0;
@@ -186,7 +185,7 @@ pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
     passes!(l, jobs, pass);
 }
 
-/// Decrypts the payloads of a short run; bit `i` of the answer says that the tag of job `i` is
+/// Decrypts the payloads of a short run; bit `i` of the result says that the tag of job `i` is
 /// right.
 pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
     l: L,
@@ -235,8 +234,8 @@ impl<
 {
     #[inline(always)]
     fn run(self, l: L) {
-        // One pass behind: a sample that reaches into the tag spans two stores, and can be read
-        // when both have left the core.
+        // One pass behind: a sample that reaches into the tag spans two stores, and cannot be read
+        // until both have left the core.
         let mut sealed: Option<&mut [Job<'_>; P]> = None;
         for jobs in self.passes {
             seal_pass::<L, R, S, N, G, P, T>(l, self.key, jobs);
@@ -286,11 +285,11 @@ impl<
     }
 }
 
-/// What a pass knows before it touches a payload.
+/// What is computed before a pass touches a payload.
 struct Pass<'k, L: Lanes, const N: usize, const G: usize, const T: usize> {
     /// The key stream: for each register of packets a pad for the tags, then `N` for the payloads.
     states: [L::V; T],
-    /// What the last block of each payload is cut with.
+    /// What cuts the last block of each payload.
     masks: [L::V; G],
     sum: Sum<'k, L, N, G>,
 }
@@ -304,7 +303,7 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
     ) -> Self {
         let s = l.single();
         let first_key = s.load(&key.rounds.0[0]);
-        // One small loop for each kind of block: the compiler unrolls those.
+        // One small loop for each kind of block, since the compiler unrolls those.
         let zeros = [s.zero(); P];
         let (mut bases, mut cuts, mut firsts, mut lasts) = (zeros, zeros, zeros, zeros);
         for (base, job) in bases.iter_mut().zip(jobs) {
@@ -341,7 +340,7 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
         }
     }
 
-    /// Encrypts the payloads, and gives the tags.
+    /// Encrypts the payloads, and returns the tags.
     #[inline(always)]
     fn seal<const P: usize>(mut self, l: L, jobs: &mut [Job<'_>; P]) -> [L::V; G] {
         for j in 0..N {
@@ -358,7 +357,7 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
         self.tags(l)
     }
 
-    /// Decrypts the payloads, and gives the tags that they should have.
+    /// Decrypts the payloads, and returns the tags that they should have.
     #[inline(always)]
     fn open<const P: usize>(mut self, l: L, jobs: &mut [Job<'_>; P]) -> [L::V; G] {
         for j in 0..N {
@@ -473,7 +472,7 @@ fn open_pass<
             let i = g * L::BLOCKS + k;
             let mut expected = [0; 16];
             l.single().store(&mut expected, l.lane(tag, k));
-            // No byte decides alone when the comparison ends: all are compared at once.
+            // Constant time: all bytes are compared at once.
             let received = *jobs[i].tag_mut();
             let difference = u128::from_le_bytes(expected) ^ u128::from_le_bytes(received);
             good |= u32::from(difference == 0) << i;

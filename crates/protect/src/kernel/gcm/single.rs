@@ -7,7 +7,7 @@
 //!               ...       n                            the last register is cut
 //! ```
 //! The first lane encrypts the tag and hashes the associated data, so that neither takes a pass of
-//! its own. What comes last is hashed from registers.
+//! its own. The last blocks are hashed from registers.
 
 use super::place::{Destination, Plaintext, is_right};
 use super::row::Stash;
@@ -20,12 +20,12 @@ use crate::kernel::registers::Registers;
 use crate::kernel::stitch::Rounds;
 use crate::span::TAG_LEN;
 
-/// Bytes in the payload of the longest packet that is worked on here, if its number has four bytes:
+/// Bytes in the payload of the longest packet that this code takes, if its number has four bytes:
 /// with a shorter number the payload has up to three more. The counters last for it.
 const MAX_LEN: usize = 16 * (LONG - 1) - 3;
 
-/// Whether a packet can be worked on here: its payload reaches past the first register. With one
-/// lane nothing is gained. By [`Job::public_lens`], like all choices between forms.
+/// Whether this code takes a packet: its payload reaches past the first register. With one lane
+/// nothing is gained. Goes by [`Job::public_lens`], like all choices between forms.
 #[inline(always)]
 pub(super) fn fits<L: Lanes>(job: &Job<'_>) -> bool {
     let (_, payload_len) = job.public_lens();
@@ -47,7 +47,7 @@ impl<L: Lanes, const R: usize, const S: usize> Work<L, ()> for Seal<'_, '_, '_, 
     }
 }
 
-/// Decrypts a packet's payload; whether its tag is right.
+/// Decrypts a packet's payload; returns whether its tag is right.
 pub(super) struct Open<'k, 'j, 'a, const R: usize, const S: usize> {
     pub(super) key: &'k Key<R, S>,
     pub(super) job: &'j mut Job<'a>,
@@ -60,7 +60,7 @@ impl<L: Lanes, const R: usize, const S: usize> Work<L, bool> for Open<'_, '_, '_
     }
 }
 
-/// A packet while it is worked on.
+/// A packet in progress.
 struct Packet<'k, L: Lanes> {
     cipher: Cipher<'k, L>,
     counters: &'static [[L::Bytes; CHUNK]],
@@ -111,7 +111,7 @@ fn in_first_lane<L: Lanes>(l: L, block: L::Lane) -> L::V {
     l.lanes([block, zero, zero, zero])
 }
 
-/// Takes the first lane of a packet's first key stream, which encrypts the tag, and leaves zeros.
+/// Takes the tag's pad, the first lane of a packet's first key stream, and leaves zeros there.
 #[inline(always)]
 fn take_pad<L: Lanes>(l: L, key_stream: &mut L::V) -> L::Lane {
     let pad = l.lane(*key_stream, 0);
@@ -162,7 +162,7 @@ fn seal<L: Lanes, const R: usize, const S: usize>(
             l.store(register, sealed);
             l.store(&mut stash.0[i], sealed);
         }
-        // Here it does not wait for anything, and nothing for it.
+        // Here it waits for nothing, and nothing waits for it.
         mask = mask_of(job);
         let (body, _) = job.body_and_source();
         let (mut end, rest) = Tail::<L>::new(body, associated, &shape);
@@ -190,22 +190,22 @@ fn seal<L: Lanes, const R: usize, const S: usize>(
     }
 }
 
-/// The registers after whole chunks: one to eight, in a packet of less than a chunk the first one
-/// among them.
+/// The registers after whole chunks: one to eight, including the first one in a packet of less than
+/// a chunk.
 struct Tail<'t, L: Lanes> {
     /// Associated data, in the first lane of a packet.
     associated: L::Lane,
     /// The payload in the other lanes of its first register.
     start: &'t mut [u8],
-    /// From the first register that is whole, with room for the tag.
+    /// From the first whole register on, with room for the tag.
     tail: &'t mut [u8],
     last_len: usize,
-    /// Offset of the first register in the payload, if it is not that of the packet.
+    /// Offset of the first register in the payload, if it is not the packet's first.
     at: usize,
 }
 
 impl<'t, L: Lanes> Tail<'t, L> {
-    /// Cuts off the packet's first register; the caller finds the tail in what follows it.
+    /// Cuts off the packet's first register; the caller finds the tail in the rest.
     #[inline(always)]
     fn new(body: &'t mut [u8], associated: L::Lane, shape: &Shape) -> (Self, &'t mut [u8]) {
         let (start, rest) = body.split_at_mut(L::WIDTH - 16);
@@ -246,8 +246,8 @@ impl<'t, L: Lanes> Tail<'t, L> {
         }
     }
 
-    /// Encrypts the tail; the ciphertext as the hash takes it, with zeros after its end. What
-    /// follows the payload in its last register is overwritten with zeros.
+    /// Encrypts the tail; returns the ciphertext as the hash takes it, with zeros after its end.
+    /// The rest of the payload's last register is overwritten with zeros.
     #[inline(always)]
     fn seal<const N: usize, const FIRST: bool>(
         &mut self,
@@ -282,7 +282,7 @@ impl<'t, L: Lanes> Tail<'t, L> {
         sealed
     }
 
-    /// Decrypts and hashes the tail; the first register's key stream.
+    /// Decrypts and hashes the tail; returns the first register's key stream.
     #[inline(always)]
     fn open<const R: usize, const N: usize, const FIRST: bool>(
         &mut self,

@@ -15,12 +15,12 @@ use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
 
-/// Groups of two blocks in a pass that is full. A full pass has one word of its eight blocks in
-/// each register; left to the compiler, as four groups or so, a round spilled about twenty
-/// registers and took a fifth more time.
+/// Groups of two blocks in a full pass. A full pass has one word of its eight blocks in each
+/// register. When this was left to the compiler, as four groups or so, a round spilled about twenty
+/// registers and took a fifth longer.
 const GROUPS: usize = 4;
 
-/// Hides a constant from the optimizer, which otherwise replaces this shuffle by two.
+/// Hides a constant from the optimizer, which otherwise replaces this shuffle with two.
 #[inline]
 #[target_feature(enable = "avx")]
 fn opaque(v: __m256i) -> __m256i {
@@ -201,7 +201,7 @@ impl Rows for Avx2 {
                 "add {carry}, {t}",
                 "add {d1}, {carry}",
                 "adc {d2}, {h2}",
-                // What lies above 2^130 comes back times five.
+                // The bits above 2^130 come back times five.
                 "mov {t}, {d2}",
                 "mov {h2:e}, {d2:e}",
                 "and {t}, -4",
@@ -238,8 +238,8 @@ impl Rows for Avx2 {
     }
 }
 
-/// What the rounds keep in memory: two shuffles, and of the third row of the state one word at a
-/// time: one word of eight blocks each in fifteen registers leaves one for what is on its way.
+/// What the rounds keep in memory: two shuffles, and one word at a time of the state's third row.
+/// With a word of eight blocks in each of fifteen registers, one register is left for work.
 #[repr(C, align(32))]
 struct Frame {
     rotate_16: [Row; 2],
@@ -447,7 +447,7 @@ macro_rules! two_quarter_rounds {
     };
 }
 
-/// A round of the whole state, in `x` but for the third row's word that `frame` has.
+/// A round of the whole state, in `x` except for the third row's word, which `frame` has.
 macro_rules! define_round {
     ($name:ident, $($code:expr),+) => {
         #[inline]
@@ -482,8 +482,8 @@ define_round!(
     two_quarter_rounds!(3 4 9 ("ymm9") 14, 2 7 8 ("[{frame} + 64]") 13)
 );
 
-/// Four registers of a word each of eight blocks become registers of four words each of two: blocks
-/// 0 and 4, 1 and 5, 2 and 6, 3 and 7. And back.
+/// Turns four registers of a word each of eight blocks into registers of four words each of two:
+/// blocks 0 and 4, 1 and 5, 2 and 6, 3 and 7. And back.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn transposed(x: [__m256i; 4]) -> [__m256i; 4] {
@@ -499,7 +499,7 @@ fn transposed(x: [__m256i; 4]) -> [__m256i; 4] {
     ]
 }
 
-/// A pass of eight blocks, one word of all of them in a register: this needs no turns.
+/// A pass of eight blocks, with one word of all of them in a register: this needs no turns.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! AVX-512, for ChaCha20-Poly1305. Chosen only on CPU families where a gain was measured, see
+//! AVX-512, for ChaCha20-Poly1305. Chosen only on CPU families where a gain was measured: see
 //! `choice`.
 
 use std::arch::x86_64::*;
@@ -15,11 +15,11 @@ use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
 
 /// Groups of registers in a pass. Zen 5 takes 9.2 ns a block with four and 8.0 ns with six; eight
-/// do not fit the 32 registers.
+/// do not fit into the 32 registers.
 const GROUPS: usize = 6;
 
-/// Blocks of one message from which on eight of them at a time are faster, powers of the key
-/// included.
+/// From this many blocks of one message on, eight at a time are faster, even with the computation
+/// of the key's powers.
 const LEAST_LONG: usize = 24;
 
 impl Rows for Avx512 {
@@ -131,7 +131,7 @@ impl Rows for Avx512 {
         // SAFETY: `to` is 256 writable bytes, four registers' worth, and the stores are unaligned
         // ones; the token proves AVX-512F.
         unsafe {
-            // Four by four lanes, turned over.
+            // Four by four lanes, transposed.
             let ab_low = _mm512_shuffle_i32x4::<0x44>(a, b);
             let ab_high = _mm512_shuffle_i32x4::<0xee>(a, b);
             let cd_low = _mm512_shuffle_i32x4::<0x44>(c, d);

@@ -2,18 +2,17 @@
 //!
 //! Left to itself the compiler does all of AES and then all of GHASH, spills registers in between,
 //! and nothing overlaps. Here each AES round carries one register's worth of GHASH, and the order
-//! is the assembler's: 15 % fewer cycles on Zen 3, 10 % on Zen 5. The same work in the compiler's
-//! order is [`Stitch::run`], which a test compares with this.
+//! is the assembler's: 15 % fewer cycles on Zen 3, 10 % on Zen 5. [`Stitch::run`] is the same work
+//! in the compiler's order; a test compares the two.
 //!
 //! ```text
 //!   s0..s7      AES states                      low high middle   GHASH, unreduced
 //!   k           round key                       x y               a register of data, a product
 //! ```
-//! One text serves all numbers of states: lines that a smaller number has no use for are turned
-//! into comments by a `#` in front. And it serves 256-bit and 512-bit registers, whose instructions
-//! for the same things have other names; these, and a register's bytes, are the list `$f`. Only the
-//! rounds with data differ: with 512 bits there are 32 registers, and an instruction that adds
-//! three.
+//! One text serves all numbers of states: a `#` in front turns the lines that a smaller number does
+//! not use into comments. And it serves 256-bit and 512-bit registers, whose instructions have
+//! different names; these, and a register's bytes, are the list `$f`. Only the rounds with data
+//! differ: with 512 bits there are 32 registers, and an instruction that adds three.
 
 use std::arch::asm;
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
@@ -93,7 +92,7 @@ macro_rules! wide_round {
     };
 }
 
-/// Two rounds, for which there are two registers of data, one, or none.
+/// Two rounds, with two registers of data, one, or none.
 #[rustfmt::skip]
 macro_rules! rounds {
     (ymm_reg, $f:tt, two, $s:tt, $r:literal $i:literal, $r2:literal $i2:literal) => {
@@ -132,7 +131,7 @@ macro_rules! plain_round {
     };
 }
 
-/// The first round key, with which the nonce in `k` is mixed already, over the counters.
+/// Adds the first round key, with the nonce in `k` already mixed in, to the counters.
 #[rustfmt::skip]
 macro_rules! first_round {
     ([$broadcast:literal $xor:literal $load:literal $width:literal], [$s0:literal $s1:literal $s2:literal $s3:literal $s4:literal $s5:literal $s6:literal $s7:literal]) => {
@@ -246,7 +245,7 @@ macro_rules! step_with {
     ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 8) => { step_in!($f, $class, $v, $work, $n, $rounds, $s, [two two two two]) };
 }
 
-/// [`step`] with its registers to work in.
+/// [`step`] with its working registers.
 #[rustfmt::skip]
 macro_rules! step_in {
     ($f:tt, ymm_reg, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, $data:tt) => { step!($f, ymm_reg, $v, $work, $n, $rounds, $s, $data [x y]) };
@@ -331,8 +330,8 @@ define_stitch!(
     "vaes,vpclmulqdq,avx512f,avx512bw,avx512vl"
 );
 
-/// The rounds of some states side by side, each round for all of them before the next one: the
-/// compiler would take two states through all rounds, and then the next two, and keep one of two
+/// The rounds of some states side by side, each round for all of them before the next one. The
+/// compiler would take two states through all rounds and then the next two, and keep one of two
 /// pipelines waiting.
 #[rustfmt::skip]
 macro_rules! rounds_of {

@@ -5,7 +5,7 @@
 //!           or the high 52 bits of a product to a sum
 //! ```
 //! Each message has its own key and its own chain of blocks, so there are no powers of r and
-//! nothing to add up at the end; the wait for a multiplication is hidden by the cipher's rounds.
+//! nothing to add up at the end. The cipher's rounds hide the wait for a multiplication.
 
 use std::arch::x86_64::*;
 
@@ -15,7 +15,7 @@ use crate::kernel::chacha::parallel::{Messages, PARALLEL, Parallel};
 use crate::kernel::chacha::poly1305::{POLY_BLOCK_LEN, multiply};
 use crate::kernel::registers::wipe;
 
-/// Eight messages on their way.
+/// Eight messages in progress.
 pub(crate) struct Poly1305x8<'a> {
     r: [__m512i; 3],
     /// The upper limbs of r times 20: 2^132 is 20.
@@ -28,7 +28,7 @@ pub(crate) struct Poly1305x8<'a> {
     stride: usize,
 }
 
-/// Numbers in limbs of 64 bits, in limbs of 44 bits and the rest.
+/// Turns numbers in limbs of 64 bits into limbs of 44 bits and the rest.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn split(low: __m512i, high: __m512i, above: __m512i) -> [__m512i; 3] {
@@ -83,7 +83,7 @@ fn round(
     let d2 = _mm512_add_epi64(d2, _mm512_slli_epi64::<8>(e1));
     let d1 = _mm512_add_epi64(d1, _mm512_srli_epi64::<44>(d0));
     let d2 = _mm512_add_epi64(d2, _mm512_srli_epi64::<44>(d1));
-    // What lies above 2^130 comes back times five; the last high part is worth 2^140.
+    // The bits above 2^130 come back times five; the last high part is worth 2^140.
     let above = _mm512_add_epi64(_mm512_srli_epi64::<42>(d2), _mm512_slli_epi64::<10>(e2));
     let five = _mm512_add_epi64(above, _mm512_slli_epi64::<2>(above));
     let d0 = _mm512_add_epi64(_mm512_and_si512(d0, mask_44), five);
@@ -123,7 +123,7 @@ fn gather([a, b, c, d, e, f, g, h]: [&[u8; POLY_BLOCK_LEN]; PARALLEL]) -> (__m51
 /// The order of the messages in a register.
 const ORDER: [usize; PARALLEL] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// The other way round: where in a register a message is.
+/// The reverse: where in a register a message is.
 const LANE: [usize; PARALLEL] = [0, 2, 4, 6, 1, 3, 5, 7];
 
 impl<'a> Parallel<'a> for Poly1305x8<'a> {
@@ -172,7 +172,7 @@ impl<'a> Parallel<'a> for Poly1305x8<'a> {
         let mut out = [[0; 3]; PARALLEL];
         for (lane, i) in ORDER.into_iter().enumerate() {
             let [l0, l1, l2] = limbs.map(|limb| u128::from(limb[lane]));
-            // The limbs may be a little longer than 44 bits: they are added, not joined.
+            // The limbs may be a little longer than 44 bits, so they are added, not joined.
             let low = l0 + (l1 << 44);
             let (low, carry) = low.overflowing_add(l2 << 88);
             out[i] = [
@@ -221,7 +221,7 @@ impl Meanwhile for Poly1305x8<'_> {
 }
 
 /// Adds blocks to h, multiplying by r after each: eight blocks at a time, by the powers of r that
-/// their places ask for.
+/// their places require.
 ///
 /// ```text
 ///   h = (h + b0) r^8 + b1 r^7 + … + b7 r     each lane has r^8 until the last eight blocks
@@ -265,11 +265,11 @@ pub(super) fn long_message(
     let (low, high) = load_eight(last);
     sum = round(sum, &powers, &powers_20, low, high);
     let [l0, l1, l2] = sum.map(|limb| _mm512_reduce_add_epi64(limb).cast_unsigned());
-    // The limbs are longer than 44 bits: they are added, not joined.
+    // The limbs are longer than 44 bits, so they are added, not joined.
     let (low, carry) =
         (u128::from(l0) + (u128::from(l1) << 44)).overflowing_add(u128::from(l2) << 88);
     let above = (l2 >> 40) + u64::from(carry);
-    // What lies above 2^130 comes back times five.
+    // The bits above 2^130 come back times five.
     let (low, carry) = low.overflowing_add(u128::from((above >> 2) * 5));
     *h = [
         low as u64,

@@ -1,4 +1,4 @@
-//! 512-bit registers: four lanes. Chosen only on CPU families where a gain was measured, see
+//! 512-bit registers: four lanes. Chosen only on CPU families where a gain was measured: see
 //! `choice`.
 
 use std::arch::x86_64::*;
