@@ -140,5 +140,10 @@ async fn transfers_without_offloads() {
         within(transfer(&pair.near, &pair.far, 3_000_000, || {})).await;
         assert_eq!(pair.client.limits().gso_segments > 1, gso);
         assert_eq!(pair.client.limits().gro, gro);
+        if gso {
+            // Bundles arrive whole, or datagrams of one receive call are joined.
+            let stats = pair.far.stats();
+            assert!(stats.datagrams_received > 3 * stats.runs, "{stats:?}");
+        }
     }
 }
