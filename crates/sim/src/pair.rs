@@ -77,6 +77,9 @@ struct Member {
     handle: ConnectionHandle,
     connection: Connection,
     guard: Guard,
+    events: VecDeque<Event>,
+    /// Whether its handshake has been completed.
+    connected: bool,
     /// Whether the endpoint has forgotten it.
     removed: bool,
 }
@@ -86,9 +89,9 @@ struct Host {
     side: Side,
     endpoint: Endpoint,
     /// The first is the one that the run is about. A server may have more: an Initial that is
-    /// replayed after the handshake opens a connection that comes to nothing.
+    /// replayed after the handshake opens a connection that comes to nothing. So does one of an
+    /// attempt that the client has given up for another version.
     members: Vec<Member>,
-    events: VecDeque<Event>,
     /// Whether it neither receives nor sends anything.
     vanished: bool,
     /// Where the log of its first connection goes.
@@ -153,7 +156,6 @@ impl Pair {
                 side,
                 endpoint: Endpoint::new(config, server, secret()),
                 members: Vec::new(),
-                events: VecDeque::new(),
                 vanished: false,
                 qlog: qlog
                     .as_ref()
@@ -222,6 +224,12 @@ impl Pair {
         Some(&mut member.connection)
     }
 
+    /// Whether one side has a connection; the server has none before the client's first Initial.
+    #[must_use]
+    pub fn has_connection(&self, side: Side) -> bool {
+        !self.hosts[side as usize].members.is_empty()
+    }
+
     /// The figures of one side's connection; zero before there is one.
     #[must_use]
     pub fn stats(&self, side: Side) -> Stats {
@@ -251,7 +259,8 @@ impl Pair {
 
     /// The next event of one side's connection.
     pub fn poll_event(&mut self, side: Side) -> Option<Event> {
-        self.hosts[side as usize].events.pop_front()
+        let member = self.hosts[side as usize].members.first_mut()?;
+        member.events.pop_front()
     }
 
     /// From now on one side neither receives nor sends anything.
@@ -432,7 +441,7 @@ impl Pair {
             return Ok(());
         }
         let mut violation = None;
-        for (index, member) in host.members.iter_mut().enumerate() {
+        for member in &mut host.members {
             if member.removed {
                 continue;
             }
@@ -460,9 +469,8 @@ impl Pair {
                 }
             }
             while let Some(event) = member.connection.poll_event() {
-                if index == 0 {
-                    host.events.push_back(event);
-                }
+                member.connected |= event == Event::Connected;
+                member.events.push_back(event);
             }
             while let Some(event) = member.connection.poll_endpoint_event() {
                 host.endpoint.apply(member.handle, event);
@@ -472,6 +480,7 @@ impl Pair {
                 member.removed = true;
             }
         }
+        host.put_the_connected_first();
         match violation {
             None => Ok(()),
             Some(what) => Err(self.failure(format!("{side:?}: {what}"))),
@@ -496,9 +505,20 @@ impl Host {
             handle,
             connection,
             guard: Guard::new(self.side, self.transport.max_udp_payload, peer),
+            events: VecDeque::new(),
+            connected: false,
             removed: false,
         });
         self.members.len() - 1
+    }
+
+    /// The run is about the connection that completes the handshake, if one does.
+    fn put_the_connected_first(&mut self) {
+        if self.members.first().is_some_and(|member| !member.connected)
+            && let Some(connected) = self.members.iter().position(|member| member.connected)
+        {
+            self.members.swap(0, connected);
+        }
     }
 
     fn time_out(&mut self, now: Time) {

@@ -17,7 +17,6 @@ use super::{Connection, State};
 use crate::config::{MAX_CRYPTO_BUFFER_AFTER, MAX_CRYPTO_PIECES};
 use crate::error::CloseReason;
 use crate::event::{EndpointEvent, Event};
-use crate::observation::Observation;
 use crate::sent_frame::SentFrame;
 use crate::space::{Space, SpaceId};
 use crate::time::Time;
@@ -352,7 +351,7 @@ impl Connection {
             self.stats.packets_dropped += 1;
             return;
         }
-        self.log.observe(|| Observation::RetryReceived);
+        self.log.retry(now, &retry.scid, retry.token);
         self.handshake.follow_retry(retry);
         self.paths.remote_ids.set_first(retry.scid);
         let space = &mut self.spaces[SpaceId::Initial];
@@ -374,8 +373,14 @@ impl Connection {
         };
         match negotiation {
             Negotiation::Ignored => self.stats.packets_dropped += 1,
-            Negotiation::Anew(version) => self.begin_anew(now, version),
-            Negotiation::Failed => self.abandon(now, CloseReason::VersionMismatch),
+            Negotiation::Anew(version) => {
+                self.log.version_negotiation(now, versions, Some(version));
+                self.begin_anew(now, version);
+            }
+            Negotiation::Failed => {
+                self.log.version_negotiation(now, versions, None);
+                self.abandon(now, CloseReason::VersionMismatch);
+            }
         }
     }
 

@@ -19,6 +19,18 @@ impl Qlog {
         match *self {}
     }
 
+    pub(crate) fn chosen_version(&mut self, _: Time, _: u32) {
+        match *self {}
+    }
+
+    pub(crate) fn version_negotiation(&mut self, _: Time, _: &[u8], _: Option<u32>) {
+        match *self {}
+    }
+
+    pub(crate) fn retry(&mut self, _: Time, _: &ConnectionId, _: &[u8]) {
+        match *self {}
+    }
+
     pub(crate) fn alpn_information(&mut self, _: Time, _: Option<&[u8]>) {
         match *self {}
     }

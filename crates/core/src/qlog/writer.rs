@@ -20,6 +20,10 @@ const RECORD_SEPARATOR: u8 = 0x1e;
 pub(crate) struct Qlog {
     sink: Box<dyn Write + Send>,
     record: Vec<u8>,
+    side: Side,
+    /// The versions that this end supports, and the one in use, as last logged.
+    versions: Vec<u32>,
+    version: u32,
     metrics: Metrics,
     /// The peer's address and the size of the path, as last logged.
     remote: Option<std::net::SocketAddr>,
@@ -40,6 +44,9 @@ impl Qlog {
         let mut log = Self {
             sink,
             record: Vec::new(),
+            side,
+            versions: Vec::new(),
+            version: 0,
             metrics: Metrics::default(),
             remote: None,
             mtu: MIN_UDP_PAYLOAD,
@@ -157,10 +164,48 @@ impl Qlog {
         self.event(now, "quic:connection_closed", data);
     }
 
+    /// Logs the versions that this end supports, and the one that it begins with.
     pub(crate) fn version_information(&mut self, now: Time, ours: &[u32], chosen: u32) {
-        let versions: Vec<String> = ours.iter().map(|v| format!("{v:08x}")).collect();
-        let data = json!({ "local_versions": versions, "chosen_version": format!("{chosen:08x}") });
+        self.versions = ours.to_vec();
+        self.chosen_version(now, chosen);
+    }
+
+    /// Logs the version in use, if it has changed.
+    pub(crate) fn chosen_version(&mut self, now: Time, chosen: u32) {
+        if self.version == chosen {
+            return;
+        }
+        self.version = chosen;
+        let ours = match self.side {
+            Side::Client => "client_versions",
+            Side::Server => "server_versions",
+        };
+        let data = json!({ ours: names_of(&self.versions), "chosen_version": name_of(chosen) });
         self.event(now, "quic:version_information", data);
+    }
+
+    /// Logs a Version Negotiation packet with the server's versions, and the version that the client
+    /// begins anew with, if there is one.
+    pub(crate) fn version_negotiation(&mut self, now: Time, list: &[u8], chosen: Option<u32>) {
+        let data = json!({ "header": { "packet_type": "version_negotiation" } });
+        self.event(now, "quic:packet_received", data);
+        self.version = chosen.unwrap_or(self.version);
+        let (versions, _) = list.as_chunks();
+        let versions: Vec<u32> = versions.iter().copied().map(u32::from_be_bytes).collect();
+        let data = json!({
+            "client_versions": names_of(&self.versions),
+            "server_versions": names_of(&versions),
+            "chosen_version": chosen.map(name_of),
+        });
+        self.event(now, "quic:version_information", without_nulls(data));
+    }
+
+    /// Logs a Retry packet.
+    pub(crate) fn retry(&mut self, now: Time, scid: &ConnectionId, token: &[u8]) {
+        let token = json!({ "type": "retry", "raw": { "length": token.len() } });
+        let scid = hex(scid.as_slice());
+        let header = json!({ "packet_type": "retry", "scid": scid, "token": token });
+        self.event(now, "quic:packet_received", json!({ "header": header }));
     }
 
     pub(crate) fn alpn_information(&mut self, now: Time, chosen: Option<&[u8]>) {
@@ -272,6 +317,15 @@ const fn name_of_side(side: Side) -> &'static str {
         Side::Client => "client",
         Side::Server => "server",
     }
+}
+
+/// Versions as the schema has them: eight hexadecimal digits.
+fn name_of(version: u32) -> String {
+    format!("{version:08x}")
+}
+
+fn names_of(versions: &[u32]) -> Vec<String> {
+    versions.iter().copied().map(name_of).collect()
 }
 
 const fn name_of_type(ty: PacketType) -> &'static str {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use squall_sim::{Plan, Setup, Simulation};
-use squall_wire::Side;
+use squall_wire::{Side, VERSION_1, VERSION_2};
 
 /// What a log wrote.
 #[derive(Clone, Default)]
@@ -105,4 +105,62 @@ fn a_connections_life_is_told() {
     for some in ["quic:recovery_metrics_updated", "stream", "ack", "crypto"] {
         assert!(count(some) > 0, "{some}");
     }
+}
+
+/// The version events and the packets before a handshake, by the names of
+/// draft-ietf-quic-qlog-quic-events §5.1.
+fn versions_of(server: Vec<u32>, side: Side) -> Vec<Value> {
+    let mut setup = Setup::new(1);
+    setup.transport[Side::Server as usize].versions = server;
+    setup.tune = |_, config| config.retry_from = 0;
+    let mut sim = Simulation::new(setup, Plan::one_stream(1000));
+    let sink = Sink::default();
+    let second = std::time::Duration::from_secs(1);
+    sim.run_until(second, "the connection is there", |sim| {
+        sim.pair.has_connection(side)
+    })
+    .expect("a server has one after the Retry");
+    let now = sim.pair.now();
+    let connection = sim.pair.connection(side).expect("it is there");
+    connection.set_qlog(now, Box::new(sink.clone()));
+    sim.run_until(60 * second, "all bytes", Simulation::is_complete)
+        .expect("it arrives");
+    let records = sink.records().into_iter().skip(1);
+    let events = records.filter(|event| {
+        let has_frames = event["data"]["frames"].is_array();
+        event["name"] == "quic:version_information"
+            || event["name"] == "quic:packet_received" && !has_frames
+    });
+    events.map(|mut event| event["data"].take()).collect()
+}
+
+#[test]
+fn versions_and_retries_are_told() {
+    let name = |version: u32| format!("{version:08x}");
+    let (one, two) = (name(VERSION_1), name(VERSION_2));
+
+    let [begun, packet, negotiated, retry] = &versions_of(vec![VERSION_2], Side::Client)[..] else {
+        panic!("four events");
+    };
+    assert_eq!(begun["client_versions"][0], one, "{begun}");
+    assert_eq!(begun["chosen_version"], one);
+    assert_eq!(packet["header"]["packet_type"], "version_negotiation");
+    assert_eq!(negotiated["client_versions"], begun["client_versions"]);
+    // Beside it there is a version that nobody has (RFC 9000 §6.3).
+    let offered = negotiated["server_versions"].as_array().expect("a list");
+    assert!(offered.contains(&two.clone().into()), "{negotiated}");
+    assert_eq!(negotiated["chosen_version"], two);
+    assert_eq!(retry["header"]["packet_type"], "retry");
+    assert_eq!(retry["header"]["token"]["type"], "retry");
+
+    // A server that prefers version 2 changes to it (RFC 9368 §2.3).
+    let both = vec![VERSION_2, VERSION_1];
+    let client = versions_of(both.clone(), Side::Client);
+    let chosen: Vec<&Value> = (client.iter())
+        .filter_map(|event| event.get("chosen_version"))
+        .collect();
+    assert_eq!(chosen, [&one, &two]);
+    let server = versions_of(both, Side::Server);
+    assert_eq!(server[0]["server_versions"], serde_json::json!([two, one]));
+    assert_eq!(server.last().expect("one")["chosen_version"], two);
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use squall_wire::PacketType;
+use squall_wire::{ConnectionId, PacketType};
 
 use crate::connection::handshake::tls::Tls;
 use crate::error::CloseReason;
@@ -101,6 +101,22 @@ impl Log {
         }
     }
 
+    /// A client has received a Version Negotiation packet with these versions, four bytes each. It
+    /// begins anew with `chosen`, or gives up.
+    pub(crate) fn version_negotiation(&mut self, now: Time, versions: &[u8], chosen: Option<u32>) {
+        if let Some(log) = &mut self.qlog {
+            log.version_negotiation(now, versions, chosen);
+        }
+    }
+
+    /// A client follows a Retry.
+    pub(crate) fn retry(&mut self, now: Time, scid: &ConnectionId, token: &[u8]) {
+        if let Some(log) = &mut self.qlog {
+            log.retry(now, scid, token);
+        }
+        self.observe(|| Observation::RetryReceived);
+    }
+
     /// The server has answered the early data.
     pub(crate) fn early_data(&mut self, accepted: bool) {
         self.early_data = Some(accepted);
@@ -111,6 +127,7 @@ impl Log {
     pub(crate) fn handshake_completed(&mut self, now: Time, version: u32, tls: &Tls) {
         if let Some(log) = &mut self.qlog {
             log.state(now, "handshake_complete");
+            log.chosen_version(now, version);
             log.alpn_information(now, tls.alpn());
         }
         let (duration, early_data) = (now - self.begun, self.early_data);
