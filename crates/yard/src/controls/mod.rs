@@ -11,7 +11,7 @@
 //!     ├─ operations   rounds of requests
 //!     └─ tls_handshakes       of handshakes
 //! ```
-//! `peers/` runs the same channels in processes of its own.
+//! `peers/` runs the same channels in separate processes.
 
 pub mod bulk;
 pub mod channel;
