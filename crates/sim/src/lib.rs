@@ -11,9 +11,9 @@
 //!  Duel           one end of ours against a RawPeer, whose packets are made by hand
 //! ```
 //!
-//! Nothing here reads a clock: time is the arrival of the next datagram or the next timeout. A run
-//! is the same for the same seed on every machine, up to the random bytes of TLS, which change no
-//! length and no time.
+//! Nothing here reads a clock: time is the arrival of the next datagram or the next timeout. The
+//! same seed gives the same run on every machine, except for the random bytes of TLS, which change
+//! no length and no time.
 
 #![forbid(unsafe_code)]
 
