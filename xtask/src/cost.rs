@@ -14,14 +14,12 @@
 //!   that no current CPU runs. `squall bench protect` measures those.
 //! - Key exchange and signatures are replaced (`crates/yard/examples/cost/tls.rs`), and SHA-256's
 //!   compression function, for which valgrind has no instructions either, is taken off the count.
-//! - The environment below keeps the C library and the crypto library from choosing code by the
-//!   CPU.
+//! - The environment below keeps the C library and the crypto library from choosing by the CPU.
 //!
 //! Two runs of the same program differ by at most 0.5 %, most by less than 0.1 %, because the
 //! standard library's maps have random seeds. Another compiler generates other code. Rust 1.95.0
 //! and the nightly 1.97.0 of 2026-05-19 differ by at most 0.3 %, but others may differ more, so
-//! only a row from the same compiler can fail the check; a row from another compiler is shown,
-//! marked with a `*`.
+//! only a row of the same compiler can fail the check; others are shown, marked with a `*`.
 
 use crate::{tree, unprotected};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! squall against QUIC stacks of other houses, over loopback sockets, both ways and in both roles.
+//! squall against other QUIC stacks, over loopback sockets, both ways and in both roles.
 //!
 //! ```text
 //!  payload    bytes that follow from a seed and an offset: made, checked and digested as they flow
@@ -11,7 +11,7 @@
 //!  http3      h3 over squall: libcurl and aioquic as its clients, child processes, too
 //! ```
 //!
-//! `SQUALL_INTEROP_BYTES` (default 1M; K, M and G are powers of ten) sets how much is moved each
+//! `SQUALL_INTEROP_BYTES` (default 1M; K, M and G are powers of ten) sets how much is sent each
 //! way. aioquic is slow: its tests move at most 10 MB.
 
 mod aioquic;

@@ -35,7 +35,7 @@ use settings::{Role, Settings, Unusable};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What the runner takes for "this case is not supported".
+/// The exit code by which the runner recognises an unsupported case.
 const UNSUPPORTED: u8 = 127;
 
 fn main() -> ExitCode {

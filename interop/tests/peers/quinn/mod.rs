@@ -1,4 +1,4 @@
-//! quinn, in this process, on a socket of its own.
+//! quinn, in this process, on its own socket.
 //!
 //! ```text
 //!  pair         a connection seen from both its ends, in the role wanted
@@ -9,8 +9,8 @@
 //!  addresses    Retry, tickets and early data, clients that move
 //! ```
 //!
-//! Once connected, both sides can do the same; so a test gets a pair of connections, does not see
-//! which of them began, and runs twice.
+//! Once connected, both sides can do the same, so a test gets a pair of connections without knowing
+//! which side is the client, and runs twice.
 
 mod addresses;
 mod connections;
