@@ -39,13 +39,13 @@ enum Command {
     /// SHA-256 compared.
     Interop,
     Endpoint(endpoint::Endpoint),
-    /// One end of a measurement of `transport`, which starts it by itself.
+    /// One end of a measurement of `transport`, which starts it itself.
     #[command(name = transport::SUBCOMMAND, hide = true)]
     TransportEnd,
 }
 
 fn main() -> ExitCode {
-    // A wrong argument ends in clap with one line, a hint and exit code 2.
+    // clap reports a wrong argument with one line, a hint and exit code 2.
     let result = match Cli::parse().command {
         Command::Transfer(args) => transfer::run(&args).map_err(|error| error.to_string()),
         Command::Protect(args) => protect::run(&args),

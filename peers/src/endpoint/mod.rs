@@ -1,4 +1,4 @@
-//! Other stacks by the contract of the QUIC interop runner, for `interop/matrix`.
+//! Other stacks under the contract of the QUIC interop runner, for `interop/matrix`.
 //!
 //! ```text
 //!  settings, verifier   the runner's environment and certificates: those of squall's own endpoint
@@ -26,13 +26,13 @@ use self::settings::{Settings, Unusable};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What the runner takes for "this case is not supported".
+/// The exit code by which the runner recognises an unsupported case.
 const UNSUPPORTED: u8 = 127;
 
 /// The application protocol of HTTP/0.9.
 const HTTP09: &[u8] = b"hq-interop";
 
-/// One end of a test case of the QUIC interop runner, by another stack. The case is in the
+/// One end of a test case of the QUIC interop runner, played by another stack. The case is in the
 /// environment, as for squall's own endpoint.
 #[derive(clap::Args)]
 pub(crate) struct Endpoint {
