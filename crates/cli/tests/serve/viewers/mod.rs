@@ -22,7 +22,7 @@ mod watch;
 
 use plan::Plan;
 
-/// Fails with everything that did not hold.
+/// Fails with a list of everything that did not hold.
 fn must_hold(plan: &Plan) {
     let outcome = show::run(plan);
     let report = judge::Report::new(plan, &outcome);
@@ -45,7 +45,7 @@ fn a_restart_costs_viewers_no_request() {
 
 #[test]
 fn a_viewer_who_takes_nothing_does_not_hold_up_the_end() {
-    // Others wait for as long as the grace period: less than they have in store.
+    // Others wait for the grace period, which is shorter than their buffer.
     must_hold(&Plan {
         viewers: 5,
         seconds: 8,
