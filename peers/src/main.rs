@@ -7,7 +7,7 @@
 //!    └─────►  transport   whole transports, TLS over TCP and plain TCP, interleaved in one run;
 //!                         squall against the other stacks' ends, bytes compared (interop); and
 //!                         how smoothly they send (smoothness)
-//!  main  ──►  endpoint    the other stacks by the contract of the QUIC interop runner
+//!  main  ──►  endpoint    the other stacks under the contract of the QUIC interop runner
 //! ```
 
 mod endpoint;

@@ -5,10 +5,10 @@
 //!   cargo package --workspace, cargo publish --dry-run
 //!        │ tarballs of the published crates
 //!        ▼
-//!   a folder outside of the workspace:  packages/squall-…-0.1.0   unpacked
+//!   a folder outside the workspace:  packages/squall-…-0.1.0   unpacked
 //!        │                              packaging/downstream      copied, the packages patched in
 //!        ▼
-//!   echo, without-c, squall --version   built without any profile of ours, and run
+//!   echo, without-c, squall --version   built without our profiles, and run
 //!   http3                               built
 //! ```
 //! Dependencies have the versions of the repository's lock file, so what a build of the workspace

@@ -4,7 +4,7 @@
 //!   cargo downloads the named version        packaging/ports/NAME/CRATE.patch and other files
 //!                │                                            │
 //!                ▼                                            ▼
-//!   a folder outside of the workspace:  CRATE, patched; squall's crates of this checkout
+//!   a folder outside the workspace:  CRATE, patched; squall's crates of this checkout
 //!                │
 //!                ▼
 //!   cargo test, with the versions of the application's own lock file

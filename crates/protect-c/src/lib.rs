@@ -4,7 +4,7 @@
 //! ```text
 //!   keys        squall_packet_key_new, squall_header_key_new, squall_initial_keys, ..._free
 //!   spans       squall_unprotect, squall_open, squall_seal     packets in one buffer
-//!   scattered   squall_open_scattered, squall_seal_scattered   packets that lie anywhere
+//!   scattered   squall_open_scattered, squall_seal_scattered   packets whose parts lie anywhere
 //!   masks       squall_masks
 //!   kernels     squall_kernel_name
 //! ```

@@ -3,7 +3,7 @@
 //! ```text
 //!   plan (random geometry, plaintext, headers) ─▶ portable, all in place        ─▶ buffer A
 //!                                              └▶ kernel, payloads from sources ─▶ buffer B == A
-//!   A with some packets damaged ─▶ unprotect, open by both: same outcomes, same bytes, forged
+//!   A with some packets damaged ─▶ unprotect, open with both: same outcomes, same bytes, forged
 //!                                  payloads wiped
 //!                               └▶ open into targets: the same in two places
 //! ```

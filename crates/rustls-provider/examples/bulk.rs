@@ -2,7 +2,7 @@
 //! of both ends of a bulk transfer over loopback, on one thread.
 //!
 //! ```text
-//! cargo run --release -p squall-rustls --example bulk -- [rounds] [megabytes a round]
+//! cargo run --release -p squall-rustls --example bulk -- [rounds] [megabytes per round]
 //! ```
 //! Each round runs every provider once, so that all of them see the machine in the same state; the
 //! medians of the rounds are printed. CPU time comes from Linux' `/proc/self/schedstat`.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   CryptoProvider ── wrap ──▶ CryptoProvider   the same key exchange, signatures and TLS records,
-//!                                               with a QUIC algorithm of ours
+//!                                               with squall's QUIC algorithm
 //!   quinn ─▶ rustls::quic::Keys ─▶ keys: PacketKey, HeaderKey ─▶ squall_protect
 //! ```
 //!

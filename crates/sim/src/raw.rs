@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  RawPeer   a TLS session, keys of every level, and packets with whatever payload the test wants
-//!  Duel      the RawPeer and its victim, face to face: no network, and time as the test says
+//!  Duel      the RawPeer and its victim, connected directly; the test advances the time
 //! ```
 
 use std::ops::RangeInclusive;

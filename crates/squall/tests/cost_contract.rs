@@ -51,7 +51,7 @@ static ALLOCATOR: Counting = Counting;
 
 const DATAGRAM: u16 = 1000;
 const SEGMENTS: u64 = 64;
-/// Header (1 + 8 + 2), tag (16) and STREAM header (1 + 1 + 4) leave this much of it for data.
+/// Header (1 + 8 + 2), tag (16) and STREAM header (1 + 1 + 4) leave this much for data.
 const PAYLOAD: usize = DATAGRAM as usize - 11 - 16 - 6;
 /// 63 full packets and half of one: room for an acknowledgement, and the bundle still has 64
 /// datagrams.

@@ -3,9 +3,9 @@
 //! ```text
 //!  settings, verifier   the runner's environment and certificates: those of squall's own endpoint
 //!     │
-//!  mod ──► quinn      HTTP/3 by hyperium's h3      ─┐
+//!  mod ──► quinn      HTTP/3 with hyperium's h3    ─┐
 //!    ├───► s2n        HTTP/0.9 only                ─┼─►  files   what is served and downloaded
-//!    └───► quiche     HTTP/3 of its own            ─┘
+//!    └───► quiche     its own HTTP/3               ─┘
 //! ```
 
 mod files;

@@ -5,8 +5,8 @@
 //!           measure ──► process ──► server on one core, client on the other; the clock starts and
 //!                          │        ends the measured part
 //!                          ├──► stack      the workloads, once; squall, quinn, s2n do the steps
-//!                          ├──► quiche     an event loop of our own: poll, GRO in, GSO out
-//!                          └──► controls   TCP and TLS over TCP, by squall_yard
+//!                          ├──► quiche     our own event loop: poll, GRO in, GSO out
+//!                          └──► controls   TCP and TLS over TCP, from squall_yard
 //!         report ──► medians and ratios, or rows of JSON
 //!   case  what is measured, in which sizes       network   namespaces with certain links
 //!   smoothness   the same ends with a router between them, which sees how smoothly they send

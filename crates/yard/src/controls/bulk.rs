@@ -1,12 +1,12 @@
 //! The controls' frame: what plain TCP and TLS over TCP have in common.
 //!
 //! ```text
-//!   receiving thread                   sending thread            (one pair a TCP connection)
+//!   receiving thread                   sending thread            (one pair per TCP connection)
 //!   connect, handshake                 accept, handshake
 //!   clocks on                          clock on
 //!   request: 8 bytes, how much  ---->  read it
 //!   read, read, read …          <----  write 256 KiB, write 256 KiB …
-//!   all there, or time is up: clocks off, close
+//!   all received, or time is up: clocks off, close
 //! ```
 //! Blocking sockets and one thread per end: no event loop can be leaner. A QUIC stream corresponds
 //! to a connection here.

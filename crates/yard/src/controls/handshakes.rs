@@ -2,7 +2,7 @@
 //! one process, `peers/` in separate ones.
 //!
 //! ```text
-//!   client   connect ─► handshake ─► 8 bytes: a length ─► so many bytes ─► close_notify ─► close
+//!   client   connect ─► handshake ─► 8 bytes: a length ─► that many bytes ─► close_notify ─► close
 //!   server   handshake ─► reads the request, answers ─► close_notify, FIN ─► reads to the end
 //! ```
 

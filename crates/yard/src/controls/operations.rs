@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   client thread ◄─ a connection, opened before the clocks start ─► server thread
-//!   one at a time on each of many connections: one thread an end for all (`scattered`)
+//!   one at a time on each of many connections: one thread per end for all (`scattered`)
 //! ```
 //! Blocking sockets, as in `bulk`, where each connection has a thread.
 

@@ -2,8 +2,8 @@
 //! concurrent one, and their clocks.
 //!
 //! ```text
-//!   client thread ── connects, again and again ──► its own listener, server thread
-//!   when the time is up: a last connection, to say so
+//!   client thread ── connects repeatedly ──► its own listener, server thread
+//!   when the time is up: a last connection, as a signal
 //! ```
 //! Blocking sockets, as in `bulk`.
 

@@ -3,9 +3,9 @@
 //! ```text
 //!  settings   the runner's environment: role, case, folders, URLs
 //!     │
-//!   config    what the case asks of TLS and the transport        facts   what happened, in lines
+//!   config    what the case requires of TLS and transport        facts   what happened, in lines
 //!     │       (verifier: the server's certificate)                   │
-//!  server ─┬─► http09   one line of request, a file as the answer ◄─┬─ client
+//!  server ─┬─► http09   a request line, a file as the answer      ◄─┬─ client
 //!          └─► http3    squall-h3 on both ends                    ◄─┘
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! quinn, in this process, on its own socket.
 //!
 //! ```text
-//!  pair         a connection seen from both its ends, in the role wanted
-//!  traffic      what flows over it: checked payloads, by either end's interface
+//!  pair         a connection seen from both ends, in the wanted role
+//!  traffic      its traffic: checked payloads, through either end's interface
 //!     │
 //!  streams      data: long, many, given up, held back, on a bad network
 //!  connections  handshakes, keys, ends

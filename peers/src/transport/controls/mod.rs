@@ -1,10 +1,10 @@
 //! Plain TCP and TLS over TCP: the controls of `squall_yard`, in separate processes.
 //!
 //! ```text
-//!   bulk        one thread per connection at each end, 256 KiB per system call; a stream of QUIC
-//!               is a connection here
-//!   requests    one connection; reads what is there and writes all it asks for, in one call each
-//!   viewers     the same threads; a segment is asked for when it is due
+//!   bulk        one thread per connection at each end, 256 KiB per system call; a QUIC stream
+//!               corresponds to a connection
+//!   requests    one connection; reads what has arrived and writes the responses, in one call each
+//!   viewers     the same threads; a segment is requested when it is due
 //!   scattered   one event loop at each end for all connections
 //!   handshakes  four threads at each end: connect, handshake, requests, close
 //! ```

@@ -3,7 +3,7 @@
 //! ```text
 //!   poll ──► recvmmsg, GRO ──► each datagram to its connection ──► streams of those connections
 //!     ▲                                                                      │
-//!     └───────── timers ◄── sendmmsg, GSO ◄── send() of each of them, until nothing is left
+//!     └───────── timers ◄── sendmmsg, GSO ◄── send() of each connection, until none is left
 //! ```
 //! Data for sending is handed over without a copy (`stream_send_zc`); quiche's interface copies
 //! what is read.

@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!   plan     how many viewers, for how long, at which bitrate
-//!   film     segments of audio and video, whose bytes are all known
-//!   viewer   requests them in time, each on a connection of its own, and compares every byte
+//!   film     segments of audio and video, with known bytes
+//!   viewer   requests them in time on its own connection, and compares every byte
 //!   watch    memory, descriptors and CPU of each process
 //!   show     the servers' processes and what happens to them
 //!      │       1/3   SIGHUP: a new certificate
 //!      │       1/2   SIGTERM: GOAWAY, the requests in flight, the end; then another process
-//!   judge    what must hold of all this, and what did not
+//!   judge    what must hold, and what did not
 //! ```
 //! A short form runs with the other tests, and `cargo xtask viewers` in any size.
 

@@ -2,11 +2,11 @@
 //! player would show.
 //!
 //! ```text
-//!   requested   audio and video of a segment at once, when less than BUFFER of the film waits
+//!   requested   audio and video of a segment together, when less than BUFFER of the film is left
 //!   sent again  what the server has certainly not processed, and what found no connection, after
 //!               a growing pause
 //!   lost        every other failure: the server had accepted the request
-//!   a stall     a segment is not there when it is due; everything after it is due that much later
+//!   a stall     a segment is missing when it is due; everything after it is due that much later
 //! ```
 
 use std::sync::Arc;
