@@ -98,7 +98,7 @@ fn http_costs_are_side_by_side_under_an_equal_load() {
             let row = rows.iter().find(|row| row["stage"] == name);
             row.map_or(0.0, |row| number(&row["percent"]))
         };
-        // On a slow machine, no long request may begin in so short a time.
+        // On a slow machine, a long request may not even begin in so short a time.
         let is_long = table["size"] == 1_000_000 || table["work"] == "session";
         let qpack = (!is_long).then_some("QPACK");
         for stage in (["UDP send", "AEAD", "HTTP/3", "application"].into_iter()).chain(qpack) {

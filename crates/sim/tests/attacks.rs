@@ -446,7 +446,7 @@ fn a_handshake_that_stands_still_is_acknowledged_64_times() {
         }
         let sent = duel.victim().stats().datagrams_sent - sent;
         assert!((32..=64).contains(&sent), "{packet:?}: {sent}");
-        // Once the client goes on, the handshake does too.
+        // Once the client continues, so does the handshake.
         duel.shake_hands();
         assert!(duel.events.contains(&Event::Connected), "{packet:?}");
     }

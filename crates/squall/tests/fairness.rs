@@ -63,7 +63,7 @@ impl Order {
         self.run += bytes;
     }
 
-    /// The length of runs such that half of all bytes came in runs no longer.
+    /// Half of all bytes came in runs of at most this length.
     fn median_run(&mut self) -> usize {
         self.runs.sort_unstable();
         let half = self.runs.iter().sum::<usize>() / 2;

@@ -258,7 +258,7 @@ fn half_an_answer_is_a_failure_at(server: Server) {
         let failed = curl.line("failed");
         // CURLE_HTTP3: an HTTP/3 error, not a short body.
         assert!(failed.starts_with("95 "), "{failed}");
-        // The connection and its other streams go on.
+        // The connection and its other streams continue.
         for peer in [&mut aioquic, &mut curl] {
             peer.command("get /bytes/5");
             assert!(

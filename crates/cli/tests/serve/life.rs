@@ -358,7 +358,7 @@ fn it_stops_with_its_input_if_asked_to() {
     });
     drop(server.process.stdin.take());
     assert_eq!(server.process.wait().expect("it ends").code(), Some(0));
-    // It goes on if not asked to stop.
+    // It continues if not asked to stop.
     run(async {
         let mut client = other.connect(Version::Http1).await;
         assert_eq!(client.get("/", &[]).await.0, 200);

@@ -61,7 +61,7 @@ async fn write(mut send: SendStream, text: &str) {
     send.finish().unwrap();
 }
 
-/// Both ends of a session send and receive one of everything.
+/// Both ends of a session send and receive streams and datagrams.
 async fn exchange(near: &Session, far: &Session) {
     for (a, b) in [(near, far), (far, near)] {
         let (send, recv) = within(a.open_bi()).await.unwrap();

@@ -57,7 +57,7 @@ fn appendix_b() {
     decoder.cancel_stream(8);
     assert_eq!(take(decoder.instructions()), hex("48"));
     assert_eq!(decoder.on_encoder_stream(&hex("02")), Ok(true));
-    // Not shown in the RFC: our encoding of the same section.
+    // Not shown in the RFC: the section decodes to the lines that it describes.
     assert_eq!(
         decode(&mut decoder, 12, &block),
         Ok(lines(&[
