@@ -101,8 +101,8 @@ unsafe fn work(
     packets.iter().try_for_each(check)?;
     for group in packets.chunks_mut(GROUP) {
         match group {
-            // A stack with one packet at a time does not pay for room for more. SAFETY: as the
-            // caller promises.
+            // A stack with one packet at a time does not pay for room for more.
+            // SAFETY: as the caller promises.
             [_] => unsafe { work_on::<1>(group, &work)? },
             // SAFETY: as the caller promises.
             _ => unsafe { work_on::<GROUP>(group, &work)? },
