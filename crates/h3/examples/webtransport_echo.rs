@@ -1,5 +1,5 @@
-//! A WebTransport server that echoes what it receives: `cargo run -p squall-h3 --example
-//! webtransport_echo`. It prints a script for a page's console.
+//! A WebTransport server that echoes what it receives:
+//! `cargo run -p squall-h3 --example webtransport_echo`. It prints a script for a page's console.
 
 use std::convert::Infallible;
 use std::error::Error;
