@@ -1,6 +1,6 @@
-//! Makes the client and the server of the gRPC service in `tests/services` as `tonic` users do,
-//! from a description in Rust rather than in protobuf, whose compiler is not everywhere; and tells
-//! tests the platform.
+//! Generates the client and the server of the gRPC service in `tests/services` as `tonic` users do,
+//! from a description in Rust rather than in protobuf, whose compiler may not be installed; and
+//! tells tests the platform.
 
 use tonic_build::manual::{Builder, Method, Service};
 

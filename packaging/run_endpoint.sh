@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The entry of the image `interop`: the network of the QUIC interop runner, then squall's endpoint, whose exit code is 127
-# for a test case that it does not support. /setup.sh and /wait-for-it.sh belong to the runner's image.
+# The entry point of the image `interop`: the network of the QUIC interop runner, then squall's endpoint, whose exit code
+# is 127 for a test case that it does not support. /setup.sh and /wait-for-it.sh belong to the runner's image.
 set -euo pipefail
 
 /setup.sh

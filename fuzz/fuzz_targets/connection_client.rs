@@ -1,4 +1,4 @@
-//! A client of ours against a server, an application and a clock that do what the input says.
+//! A client against a server, an application and a clock that do what the input says.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A server of ours against a client, an application and a clock that do what the input says.
+//! A server against a client, an application and a clock that do what the input says.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Every kernel of packet protection does what the portable one does, whatever it is given.
+//! Every packet-protection kernel behaves as the portable one does, whatever the input.
 
 #![no_main]
 

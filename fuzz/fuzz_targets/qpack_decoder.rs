@@ -1,4 +1,4 @@
-//! A QPACK decoder whose peer sends anything, on the encoder stream and as field sections.
+//! A QPACK decoder whose peer sends arbitrary bytes, on the encoder stream and as field sections.
 
 #![no_main]
 

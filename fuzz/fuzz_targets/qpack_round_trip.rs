@@ -1,4 +1,4 @@
-//! A QPACK encoder and a decoder, with streams that deliver when they like; or a hostile decoder.
+//! A QPACK encoder and a decoder, with streams that deliver at any time; or a hostile decoder.
 
 #![no_main]
 

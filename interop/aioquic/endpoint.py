@@ -1,4 +1,4 @@
-"""aioquic by the contract of the QUIC interop runner, in either role.
+"""aioquic under the contract of the QUIC interop runner, in either role.
 
 The environment is that of squall's own endpoint (`interop/src/bin/endpoint`).
 """
@@ -25,7 +25,7 @@ TICKET_PATIENCE_S = 5
 
 BOTH = {"handshake", "transfer", "multiplexing", "chacha20", "retry", "resumption", "zerortt",
         "multiconnect", "http3", "v2"}
-# What a case needs that aioquic has not.
+# What a case needs that aioquic lacks.
 MISSING = {
     "ecn": "aioquic does not mark packets",
     "connectionmigration": "aioquic names no preferred address",
@@ -78,7 +78,7 @@ class Client(Protocol):
             self.waiting[event.stream_id].set_result(None)
 
     def request(self, url):
-        """Sends a request; the result is done with the response."""
+        """Sends a request; the result is set when the response is complete."""
         parts = urlsplit(url)
         stream = self._quic.get_next_available_stream_id()
         self.files[stream] = open(Path(setting("DOWNLOADS", "/downloads")) / parts.path[1:], "wb")
@@ -94,7 +94,7 @@ class Client(Protocol):
 
 
 class Tickets:
-    """A server's tickets."""
+    """The tickets of a server."""
 
     def __init__(self):
         self.known = {}
@@ -116,7 +116,7 @@ def configuration(is_client, case):
     if case == "chacha20":
         made.cipher_suites = [CipherSuite.CHACHA20_POLY1305_SHA256]
     if case == "v2":
-        # A client begins with version 1, and offers both.
+        # A client begins with version 1 and offers both.
         made.supported_versions = [QuicProtocolVersion.VERSION_2, QuicProtocolVersion.VERSION_1]
         made.original_version = QuicProtocolVersion.VERSION_1
     else:

@@ -1,8 +1,8 @@
-"""aioquic as an HTTP/3 client that a test steers.
+"""aioquic as an HTTP/3 client controlled by a test.
 
     http3.py PORT ROOTS
 
-On standard input come commands, one a line:
+Commands arrive on standard input, one per line:
 
     get PATH
     post PATH BYTES           a body that looks random and is the same in every run
@@ -17,7 +17,7 @@ and once at the end:
 
     closed CODE TEXT                        the server ended the connection
 
-At the end of the input the program ends: it never outlives the test.
+At the end of the input the program ends, so it never outlives the test.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def tell(*words):
 
 
 class Exchange:
-    """A request and what has come of its answer."""
+    """A request and the part of its answer that has arrived."""
 
     def __init__(self):
         self.status, self.trailers = None, "-"

@@ -1,9 +1,9 @@
-"""aioquic as a peer that a test steers.
+"""aioquic as a peer controlled by a test.
 
     peer.py server CERTIFICATE KEY [--retry] [--suite NAME]
     peer.py client PORT ROOTS [--suite NAME] [--version 1|2]
 
-Every stream of the other side is digested; bidirectional ones are sent back as they come. What happens is told on
+Every stream of the other side is digested; bidirectional ones are echoed as they arrive. Events are reported on
 standard output, one line each:
 
     listening PORT                          a server is ready
@@ -15,7 +15,7 @@ standard output, one line each:
     stopped STREAM CODE                     the other side wants no more of a stream
     closed transport|application CODE TEXT  the connection ended
 
-On standard input come commands, one a line:
+Commands arrive on standard input, one per line:
 
     send bi|uni BYTES         open a stream, send so much
     reset STREAM CODE         give a stream up
@@ -25,7 +25,7 @@ On standard input come commands, one a line:
     close CODE TEXT           end the connection
     again BYTES               a client: connect once more, with the last ticket, and send so much at once on one stream
 
-At the end of the input the program ends: it never outlives the test.
+At the end of the input the program ends, so it never outlives the test.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def yes(flag):
 
 
 class Peer(QuicConnectionProtocol):
-    """One connection. The last one made is the one that commands are for."""
+    """One connection. Commands apply to the newest one."""
 
     current = None
 
@@ -139,7 +139,7 @@ async def server(arguments):
     settings = configuration(arguments, is_client=False)
     settings.load_cert_chain(arguments.certificate, arguments.key)
     loop = asyncio.get_running_loop()
-    # Each ticket is good once: early data cannot be repeated then.
+    # Each ticket can be used once, so early data cannot be replayed.
     tickets = {}
     transport, _ = await loop.create_datagram_endpoint(
         lambda: QuicServer(
@@ -155,7 +155,7 @@ async def server(arguments):
 
 
 class Client:
-    """What a client needs to connect, and to do so again."""
+    """What a client needs to connect, and to reconnect."""
 
     settings = None
     port = None
@@ -173,7 +173,7 @@ class Client:
         _, peer = await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: Peer(connection), local_addr=("127.0.0.1", 0)
         )
-        # With a ticket, what is written before the handshake's end is early data.
+        # With a ticket, whatever is written before the handshake completes is early data.
         peer.connect(("127.0.0.1", Client.port), transmit=early is None)
         if early is not None:
             peer.send("bi", early)

@@ -1,4 +1,4 @@
-"""pylsqpack, the QPACK of aioquic, as a decoder and as an encoder that a test steers.
+"""pylsqpack, the QPACK of aioquic, as a decoder and an encoder controlled by a test.
 
     qpack.py
 

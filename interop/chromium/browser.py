@@ -1,10 +1,10 @@
-"""Chromium, without a window, that a test steers.
+"""Headless Chromium, controlled by a test.
 
     browser.py PORT SPKI
 
-PORT is that of a server on localhost, to which the browser speaks HTTP/3 from the first request on.
+PORT is that of a server on localhost, to which the browser speaks HTTP/3 from its first request.
 SPKI is the fingerprint of its certificate's key: BASE64(SHA-256), as Chromium's own option wants it.
-On standard input come commands, one a line:
+Commands arrive on standard input, one per line:
 
     run PATH SCRIPT      opens a page and runs a script in it, which may await; its result is a string
 
@@ -13,8 +13,8 @@ Each is answered on standard output:
     result STRING        what the script returned, as JSON
     failed TEXT          what it threw, or why there is no page
 
-At the end of the input the browser ends: it never outlives the test. The browser is steered by its
-own protocol over a pipe (--remote-debugging-pipe).
+At the end of the input the browser ends, so it never outlives the test. The browser is controlled
+by its own protocol over a pipe (--remote-debugging-pipe).
 """
 
 import itertools
@@ -36,7 +36,7 @@ class Browser:
         self.to_read, to_write = os.pipe()
 
         def descriptors():
-            # The browser reads from 3 and writes to 4. Copies first: these may be 3 and 4.
+            # The browser reads from 3 and writes to 4. Copy first: these may already be 3 and 4.
             read, write = os.dup(to_read), os.dup(to_write)
             os.dup2(read, 3, inheritable=True)
             os.dup2(write, 4, inheritable=True)

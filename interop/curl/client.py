@@ -1,8 +1,8 @@
-"""libcurl as an HTTP/3 client that a test steers.
+"""libcurl as an HTTP/3 client controlled by a test.
 
     client.py PORT ROOTS
 
-HTTP/3 only, on one connection for all requests. On standard input come commands, one a line:
+HTTP/3 only, on one connection for all requests. Commands arrive on standard input, one per line:
 
     get PATH
     post PATH BYTES           a body that looks random and is the same in every run
@@ -14,7 +14,7 @@ Each is answered on standard output:
                                             VERSION is 3; CONNECTIONS were opened for this request
     failed CODE BYTES TEXT                  libcurl's error code, and the bytes that came before it
 
-At the end of the input the program ends: it never outlives the test.
+At the end of the input the program ends, so it never outlives the test.
 """
 
 import hashlib
@@ -69,7 +69,7 @@ def main():
     curl.setopt(pycurl.CAINFO, roots)
     curl.setopt(pycurl.RESOLVE, [f"localhost:{port}:127.0.0.1"])
     curl.setopt(pycurl.TIMEOUT, PATIENCE_S)
-    # Bodies follow at once, without a question by `Expect: 100-continue`.
+    # Send bodies at once, without asking by `Expect: 100-continue`.
     curl.setopt(pycurl.HTTPHEADER, ["Expect:"])
     for line in sys.stdin:
         match line.split():

@@ -1,4 +1,4 @@
-"""libcurl as a client by the contract of the QUIC interop runner: the case `http3`.
+"""libcurl as a client under the contract of the QUIC interop runner: the case `http3`.
 
 The environment is that of squall's own endpoint (`interop/src/bin/endpoint`).
 """
@@ -21,7 +21,7 @@ def transfer(multi, url, file):
     curl = pycurl.Curl()
     curl.setopt(pycurl.URL, url)
     curl.setopt(pycurl.HTTP_VERSION, HTTP_3_ONLY)
-    # On one connection: wait for it rather than open another.
+    # Use one connection: wait for it rather than open another.
     curl.setopt(pycurl.PIPEWAIT, 1)
     curl.setopt(pycurl.FAILONERROR, 1)
     curl.setopt(pycurl.CAINFO, environment.get("CERTS", "/certs") + "/ca.pem")

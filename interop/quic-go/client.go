@@ -20,7 +20,7 @@ import (
 
 const ticketPatience = 5 * time.Second
 
-// Tickets in memory, and word that one has come.
+// Tickets in memory, and a notification when one arrives.
 type tickets struct {
 	tls.ClientSessionCache
 	came chan struct{}
@@ -93,7 +93,7 @@ func dial(ctx context.Context, authority string, config *tls.Config, quicConfig 
 	return quic.DialAddrEarly(ctx, address, config, quicConfig)
 }
 
-// Downloads files over HTTP/0.9 on a connection of their own, at the same time.
+// Downloads files over HTTP/0.9 on a connection of their own, concurrently.
 func fetch(config *tls.Config, urls []string, early bool) error {
 	first, err := url.Parse(urls[0])
 	if err != nil {
@@ -143,7 +143,7 @@ func fetchHTTP3(config *tls.Config, urls []string) error {
 	})
 }
 
-// Calls get for all URLs at the same time.
+// Calls get for all URLs concurrently.
 func all(urls []string, get func(*url.URL) error) error {
 	results := make(chan error, len(urls))
 	for _, one := range urls {

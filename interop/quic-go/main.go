@@ -1,4 +1,4 @@
-// quic-go by the contract of the QUIC interop runner, in either role.
+// quic-go under the contract of the QUIC interop runner, in either role.
 //
 // The environment is that of squall's own endpoint (interop/src/bin/endpoint).
 package main
@@ -20,7 +20,7 @@ const (
 	http09      = "hq-interop"
 )
 
-// A client's windows begin small, so that transfers show that they grow.
+// A client's windows begin small, so that transfers prove that they grow.
 const (
 	clientStreamWindow = 64 << 10
 	clientWindow       = 128 << 10
@@ -31,7 +31,7 @@ var both = []string{
 	"http3", "ecn",
 }
 
-// What a case needs that quic-go's API has not.
+// What a case needs that quic-go's API lacks.
 var missing = map[string]string{
 	"chacha20":            "Go's TLS has no setting for the cipher suites of TLS 1.3",
 	"keyupdate":           "quic-go has no function that updates the keys",

@@ -70,9 +70,9 @@ func serveConnection(connection *quic.Conn, www string) {
 	}
 }
 
-// Answers a request of HTTP/0.9. A stream whose file is not there is reset.
+// Answers an HTTP/0.9 request. A stream whose file does not exist is reset.
 func answer(stream *quic.Stream, www string) {
-	// To its end: quic-go keeps a stream that is not read to its end, and allows no other in its place.
+	// Read to its end: otherwise quic-go keeps the stream, and allows no other in its place.
 	line, err := io.ReadAll(io.LimitReader(stream, maxRequest))
 	name, isGet := strings.CutPrefix(strings.TrimSpace(string(line)), "GET /")
 	if err != nil || !isGet || !filepath.IsLocal(name) {

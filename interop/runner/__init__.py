@@ -14,6 +14,6 @@
 
 Each end is a process that follows the runner's contract: environment variables, a folder to serve
 or to download to, and exit code 127 for a case that it does not support. Its last line on standard
-error then says why. Packets pass the proxy, which emulates the runner's network (10 Mbit/s, 15 ms,
-a queue of 25 packets) and keeps account of the packets that it sees.
+error then says why. Packets pass through the proxy, which emulates the runner's network (10 Mbit/s,
+15 ms, a queue of 25 packets) and records the packets that it sees.
 """

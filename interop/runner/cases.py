@@ -15,12 +15,12 @@ ECT_0, ECT_1, CE = 2, 1, 3
 
 @dataclass
 class Evidence:
-    """What is known of a run; `client` and `server` are squall's facts, or `None` for others."""
+    """What is known about a run; `client` and `server` are squall's facts, or `None` for others."""
 
     seen: object
     client: object
     server: object
-    # Frames that squall's client has received, by its qlog.
+    # Frames that squall's client received, according to its qlog.
     client_frames: object
 
     def squall(self):
@@ -32,7 +32,7 @@ class Case:
     name: str
     about: str
     sizes: tuple
-    # The name that the endpoints are given, where it is another one.
+    # The name that the endpoints are given, if it differs.
     test: str = ""
     server_test: str = ""
     conditions: Conditions = field(default_factory=Conditions)
@@ -109,7 +109,7 @@ def resumed(evidence):
 def early_data(evidence):
     if evidence.seen.zero_rtt_bytes == 0:
         return "the client has sent no 0-RTT packets"
-    # The runner counts what is left in 1-RTT packets; there, probes of the MTU count, too.
+    # The runner counts the rest, in 1-RTT packets, which includes MTU probes.
     if evidence.seen.zero_rtt_bytes < ZERO_RTT_FILES * ZERO_RTT_NAME // 2:
         return f"the client has sent only {evidence.seen.zero_rtt_bytes} bytes in 0-RTT packets"
     for facts in evidence.squall():
@@ -136,7 +136,7 @@ def ecn(evidence):
 
 
 def amplification(evidence):
-    # RFC 9000 §8.1 allows 3; the runner tolerates 4, for packets that are begun within the limit.
+    # RFC 9000 §8.1 allows 3; the runner tolerates 4, for packets begun within the limit.
     if evidence.seen.most_amplified > 4:
         return f"the server has sent {evidence.seen.most_amplified:.1f} times what it received"
 

@@ -16,7 +16,7 @@ from .facts import Facts
 from .link import Link
 
 UNSUPPORTED = 127
-# How long a server may take until its port is bound, and to end when it is told to.
+# How long a server may take to bind its port, and to end when told to.
 START_S, STOP_S = 15, 5
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "unsupported"
@@ -33,7 +33,7 @@ class Result:
 
 
 class Ended(Exception):
-    """A run that is over early: its outcome and the reason."""
+    """A run that ends early: its outcome and the reason."""
 
 
 class Process:
@@ -45,7 +45,7 @@ class Process:
 
     async def start(self):
         with open(self.log, "wb") as log:
-            # A group of its own, so that a program's own children end with it.
+            # Its own process group, so that a program's children end with it.
             self.child = await asyncio.create_subprocess_exec(
                 *self.program, env=self.environment, stdout=log, stderr=log,
                 stdin=asyncio.subprocess.DEVNULL, start_new_session=True)
@@ -84,7 +84,7 @@ class Cell:
     def __init__(self, client, server, case, certificates, logs, seed):
         # Each is (peer, program).
         self.client, self.server, self.case, self.seed = client, server, case, seed
-        # A folder of them for each length of chain.
+        # A folder of certificates per chain length.
         self.certificates = certificates
         names = (self.client[0].name, self.server[0].name)
         self.logs = Path(logs) / "-".join((*names, case.name))
@@ -199,7 +199,7 @@ class Cell:
 
 
 def compare(www, downloads, names):
-    """Every file is there, byte for byte, and no other."""
+    """Checks that every file is there, byte for byte, and no other."""
     found = {path.name for path in downloads.iterdir()}
     if found - set(names):
         raise Ended(FAILED, f"unexpected files: {sorted(found - set(names))[:3]}")
@@ -211,14 +211,14 @@ def compare(www, downloads, names):
 
 
 def free_port():
-    """A UDP port that nobody uses right now."""
+    """A UDP port that is currently free."""
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         probe.bind(("::", 0))
         return probe.getsockname()[1]
 
 
 def is_bound(port):
-    """Whether some process has this UDP port."""
+    """Whether some process uses this UDP port."""
     wanted = f":{port:04X} "
     for table in ("/proc/net/udp", "/proc/net/udp6"):
         try:

@@ -1,4 +1,4 @@
-"""Certificates as the runner makes them: an authority, and a chain of a given length."""
+"""Certificates like the runner's: an authority, and a chain of a given length."""
 
 import secrets
 import subprocess
@@ -14,7 +14,7 @@ def openssl(*arguments):
 
 
 def make(folder, length=1):
-    """Writes `ca.pem`, `cert.pem` and `priv.key`. `length` counts the server's certificate in; a
+    """Writes `ca.pem`, `cert.pem` and `priv.key`. `length` includes the server's certificate; a
     longer chain also has a large certificate at its end."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from .cases import CASES
 from .cell import FAILED, SKIPPED, Cell, Result
 from .peers import PEERS, Missing
 
-# Peers whose HTTP/3 squall's own commands are tried with in a short run.
+# Peers whose HTTP/3 is tried with squall's own commands in a short run.
 SHORT = ("aioquic", "quic-go", "quiche")
 
 
@@ -90,7 +90,7 @@ def main():
 
 
 def install(wanted, build, *, short):
-    """The programs of each peer, squall's first; and those that are missing, as failures."""
+    """The programs of each peer, squall's first; and missing ones as failures."""
     if not short and not any(peer.is_squall for peer in wanted):
         wanted = [PEERS[0], *wanted]
     programs, missing = [], []
@@ -122,7 +122,7 @@ def pairs(programs, role, with_itself):
 
 
 async def run(cells, jobs):
-    """Runs all cells, so many at a time; their order is kept."""
+    """Runs all cells, `jobs` at a time, and keeps their order."""
     places = asyncio.Semaphore(jobs)
 
     async def one(cell):

@@ -1,4 +1,4 @@
-"""`squall get` and `squall serve` by the contract of the interop runner: the case `http3`.
+"""`squall get` and `squall serve` under the contract of the interop runner: the case `http3`.
 
     commands.py SQUALL
 """

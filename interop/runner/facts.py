@@ -1,4 +1,4 @@
-"""What squall's endpoint says of its connections, by lines of `name=value` words."""
+"""What squall's endpoint reports about its connections, in lines of `name=value` words."""
 
 import re
 
@@ -13,12 +13,12 @@ class Facts:
             self.events.append((line["event"], words))
 
     def count(self, event, **words):
-        """How many events there are that have these words."""
+        """How many events have these words."""
         return sum(
             one == event and all(said.get(name) == value for name, value in words.items())
             for one, said in self.events
         )
 
     def most(self, name):
-        """The largest number that any connection ended with."""
+        """The largest number that any connection reported at its end."""
         return max((int(said[name]) for event, said in self.events if event == "closed"), default=0)

@@ -4,8 +4,8 @@
            ◄──      ◄── to_client: the same                              ◄──         ◄──
 
 A `face` is an address that the client sends to; there is a second one for a server's preferred
-address. A `mapping` is the address from which the server hears of a client: a NAT that rebinds
-replaces it. Marks of ECN cross the proxy as they are.
+address. A `mapping` is the address at which the server sees a client: a NAT that rebinds replaces
+it. ECN marks cross the proxy unchanged.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from .packets import HANDSHAKE, INITIAL, ONE_RTT, RETRY, ZERO_RTT, packets
 
-# IPv4 and UDP headers, which the rate counts, too.
+# IPv4 and UDP headers, which count towards the rate.
 HEADERS = 28
 LARGEST = 65_535
 # `IPV6_RECVTCLASS` and `IPV6_TCLASS` are missing in some versions of the module.
@@ -24,7 +24,7 @@ IPV6_RECVTCLASS, IPV6_TCLASS = 66, 67
 
 @dataclass
 class Conditions:
-    """What a network does to packets, in both directions unless it says otherwise."""
+    """What a network does to packets, in both directions unless stated otherwise."""
 
     delay_s: float = 0.015
     bits_per_s: float = 10e6
@@ -35,10 +35,10 @@ class Conditions:
     burst: int = 3
     # Numbers of packets to the server that are lost, from 1.
     lost_to_server: frozenset = frozenset()
-    # Alternately so long open and closed.
+    # How long it is open and closed, in turn.
     open_s: float = 0
     closed_s: float = 0
-    # When a NAT first rebinds, then how often; with other addresses, too.
+    # When a NAT first rebinds, then how often; and whether the address changes too.
     first_rebind_s: float = 0
     rebind_every_s: float = 0
     rebinds_address: bool = False
@@ -59,7 +59,7 @@ class Seen:
     marks: dict = field(default_factory=lambda: {True: {}, False: {}})
     # Addresses of the client to which the server has sent.
     mappings: set = field(default_factory=set)
-    # Addresses of the server to which the client has sent packets of 1-RTT.
+    # Addresses of the server to which the client has sent 1-RTT packets.
     faces: set = field(default_factory=set)
     # Until the client's first Handshake packet has reached the server.
     server_received: int = 0
@@ -132,7 +132,7 @@ class Way:
         return self.is_hit("losing", conditions.lost_percent)
 
     def is_hit(self, what, percent):
-        """Whether this packet meets its fate: at a rate, but never more than a burst in a row."""
+        """Whether this fault hits this packet: at a rate, but never more than a burst in a row."""
         run = getattr(self, what)
         is_hit = run < self.conditions.burst and self.rng.random() * 100 < percent
         setattr(self, what, run + 1 if is_hit else 0)
@@ -140,7 +140,7 @@ class Way:
 
 
 class Mapping:
-    """Where the server sees a client: a socket of its own."""
+    """Where the server sees a client: a separate socket."""
 
     def __init__(self, link, client):
         self.link, self.client = link, client
@@ -181,7 +181,7 @@ class Link:
         rng = random.Random(seed)
         self.to_server = Way(self.loop, conditions, True, self.seen, rng)
         self.to_client = Way(self.loop, conditions, False, self.seen, rng)
-        # Mappings by the client's address; faces also by the server's address behind each.
+        # Mappings by the client's address; faces also by the server address behind each.
         self.mappings, self.faces, self.faces_by_server = {}, [], {}
         self.rebound, self.began, self.timer = 0, self.loop.time(), None
         hosts = ["::1"] if family == socket.AF_INET6 else ["127.0.0.1", "127.0.0.2"]
@@ -258,7 +258,7 @@ def udp_socket(family, host):
 
 
 def received(own):
-    """All datagrams that wait at a socket, with their marks and senders."""
+    """All datagrams waiting at a socket, with their marks and senders."""
     while True:
         try:
             datagram, ancillary, _, sender_ = own.recvmsg(LARGEST, 64)
@@ -269,7 +269,7 @@ def received(own):
 
 
 def send(own, datagram, mark, to):
-    # Sockets of a link that is closed have no number any more.
+    # Sockets of a closed link no longer have a descriptor.
     if own.fileno() < 0:
         return
     level, kind = socket.IPPROTO_IP, socket.IP_TOS

@@ -28,7 +28,7 @@ class Packet:
 
 
 class Reader:
-    """Takes fields off the front of a datagram; `IndexError` at its end."""
+    """Takes fields off the front of a datagram; raises `IndexError` at its end."""
 
     def __init__(self, data):
         self.data, self.at = data, 0
@@ -51,7 +51,7 @@ class Reader:
 
 
 def packets(datagram):
-    """The packets of a datagram, in order. Ends early where it is not QUIC."""
+    """The packets of a datagram, in order. Stops early where it is not QUIC."""
     reader = Reader(datagram)
     while reader.at < len(datagram):
         begin = reader.at

@@ -1,8 +1,8 @@
 """Who takes part: how each is installed, and which program is either end.
 
-A program is a list of arguments, run with the runner's environment. All but two are endpoints after
-the runner's contract; for curl and squall's own commands, a program makes its arguments of the
-environment.
+A program is a list of arguments, run with the runner's environment. All but two are endpoints that
+follow the runner's contract; for curl and squall's own commands, a program derives the arguments
+from the environment.
 """
 
 import os
@@ -24,7 +24,7 @@ def target():
 
 
 def run(command, **options):
-    """Runs a step of an installation."""
+    """Runs one step of an installation."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
     if done.returncode != 0:
         last = done.stdout.decode(errors="replace").strip().splitlines()[-8:]
@@ -53,7 +53,7 @@ class Peer:
     name: str
     install: object
     is_squall: bool = False
-    # The only case that it has, if it has no others.
+    # The only case that it supports, if there is just one.
     only: str = ""
 
 

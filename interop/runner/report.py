@@ -24,14 +24,14 @@ def table(results):
 
 
 def reasons(results):
-    """Each reason once, with its cases: of failures by pair, and of what a peer has not."""
+    """Each reason once, with its cases: for failures by pair, and for what a peer lacks."""
     failed, missing = {}, {}
     for result in results:
         if result.outcome == FAILED:
             key = f"{result.client} ► {result.server}", result.reason
             failed.setdefault(key, []).append(result.case)
         elif result.outcome == SKIPPED:
-            # Without the role that said so.
+            # Without the role that reported it.
             reason = result.reason.split(": ", 1)[-1]
             missing.setdefault(reason, []).append(result.case)
     return failed, missing

@@ -1,4 +1,4 @@
-//! HTTPS records (RFC 9460) from a name server over UDP, whose messages are written here byte by
+//! HTTPS records (RFC 9460) from a name server over UDP, whose messages are built here byte by
 //! byte.
 #![expect(clippy::unwrap_used, reason = "a test's way to fail")]
 
@@ -64,7 +64,7 @@ fn question(query: &[u8]) -> (String, usize) {
     (name.join("."), at + 5)
 }
 
-/// Answers with these records, names that have none with NXDOMAIN, and never for those below
+/// Answers with these records, with NXDOMAIN for other names, and never for names below
 /// `silent.test`.
 async fn name_server(zone: HashMap<&'static str, Vec<Vec<u8>>>) -> SocketAddr {
     let socket = UdpSocket::bind(ANY).await.unwrap();
@@ -120,7 +120,7 @@ async fn dns(
     let server = name_server(zone.into_iter().collect()).await;
     let hosts = Hosts(hosts.iter().copied().collect());
     let dns = Dns::with_name_servers(&[server]).unwrap();
-    // Machines are slow at times.
+    // Some machines are slow.
     let delay = Duration::from_secs(20);
     (dns.addresses_from(Arc::new(hosts))).resolution_delay(delay)
 }
@@ -137,9 +137,9 @@ async fn services_come_in_the_order_of_their_priority_before_the_origin() {
                 https(3, ".", &[(ALPN, H3), (PORT, &[0x20, 0xfb])]),
                 // For HTTP/2 only.
                 https(1, "fast.test", &[(ALPN, b"\x02h2"), (PORT, &[0, 98])]),
-                // No protocol is that of HTTP/1.1.
+                // No protocol means HTTP/1.1.
                 https(2, "fast.test", &[]),
-                // Demands what nobody here knows.
+                // Requires an unknown parameter.
                 https(
                     4,
                     "fast.test",
@@ -154,7 +154,7 @@ async fn services_come_in_the_order_of_their_priority_before_the_origin() {
         ),
         ("_8443._https.site.test", vec![https(1, ".", &[(ALPN, H3)])]),
         ("alias.test", vec![https(0, "site.test", &[])]),
-        // An alias counts, services beside it do not.
+        // An alias counts; services next to it do not.
         (
             "mixed.test",
             vec![
@@ -216,7 +216,7 @@ async fn a_name_server_that_is_silent_costs_little() {
     let begun = Instant::now();
     let found = dns.resolve("silent.test", 443).await.unwrap();
     assert_eq!(found, ["10.0.0.1:443".parse().unwrap()]);
-    // A name server has 5 s.
+    // A name server has 5 s to answer.
     assert!(begun.elapsed() < Duration::from_secs(4));
 }
 

@@ -1,5 +1,5 @@
-//! The table of squall's documentation for those who come from quinn: every row names both sides in
-//! code here, and everything that quinn's own documentation lists has a row, or is the same.
+//! The table of squall's documentation for users who come from quinn: every row names both sides in
+//! code here, and everything in quinn's own documentation has a row or is the same.
 
 use std::any::type_name;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ macro_rules! named {
     };
 }
 
-/// Rows of the table by their first cell, and what they name on both sides.
+/// Rows of the table by their first cell, and the items that they name on both sides.
 macro_rules! rows {
     ($($row:literal { $($quinn:expr),* $(,)? } { $($here:expr),* $(,)? })*) => {
         fn rows() -> Vec<&'static str> {
@@ -24,7 +24,7 @@ macro_rules! rows {
     };
 }
 
-/// What has one name on both sides.
+/// Items with the same name on both sides.
 macro_rules! same {
     ($($owner:ident { $($name:ident),* $(,)? })*) => {
         fn same() -> Vec<String> {
@@ -184,7 +184,7 @@ rows! {
         { squall::TransportConfig::congestion, squall::TransportConfig::congestion_controller }
     "`TransportConfig::enable_segmentation_offload`"
         { quinn::TransportConfig::enable_segmentation_offload } { squall::Builder::gso }
-    // A feature of quinn's.
+    // A feature of quinn.
     "`TransportConfig::qlog_stream`" {} { squall::Builder::qlog_dir }
     "`ServerConfig::new`, `with_crypto`"
         { quinn::ServerConfig::new, quinn::ServerConfig::with_crypto }
@@ -266,7 +266,7 @@ rows! {
         { squall::Builder::stateless_resets_per_second }
 }
 
-/// The first cells of the table, from the documentation.
+/// The first cells of the table in the documentation.
 fn table() -> Vec<String> {
     let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/squall/src/lib.rs");
     let text = std::fs::read_to_string(lib).expect("squall's lib.rs");
@@ -285,7 +285,7 @@ fn every_row_is_named_in_code() {
     assert_eq!(table, rows);
 }
 
-/// The items that a first cell names: an owner is given once a cell.
+/// The items that a first cell names: an owner is given once per cell.
 fn items_of(cell: &str) -> Vec<String> {
     let mut owner = "";
     cell.split('`')
@@ -304,7 +304,7 @@ fn items_of(cell: &str) -> Vec<String> {
         .collect()
 }
 
-/// The folder of a crate in the version of the lock file.
+/// The folder of a crate, in the lock file's version.
 fn sources(metadata: &str, name: &str) -> PathBuf {
     let start = format!("/{name}-0.");
     let manifest = metadata
@@ -342,7 +342,7 @@ fn everything_of_quinn_has_a_row_or_is_the_same() {
     let output = Command::new(env!("CARGO"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["metadata", "--format-version", "1", "--offline", "--quiet"])
-        // What other platforms depend on need not be here.
+        // Dependencies of other platforms need not be present.
         .args(["--filter-platform", env!("TARGET")])
         .output()
         .expect("cargo");
@@ -368,7 +368,7 @@ fn everything_of_quinn_has_a_row_or_is_the_same() {
     }
     assert!(items.len() > 120, "found {} items of quinn's", items.len());
     let mut known: BTreeSet<String> = same().into_iter().collect();
-    // It takes its configuration in several forms, so its type is not clear from its name.
+    // It accepts its configuration in several forms, so its type does not follow from its name.
     named!(
         quinn::Incoming::accept_with,
         |i: squall::Incoming, c: squall::ServerConfig| i.accept_with(c)
@@ -379,7 +379,7 @@ fn everything_of_quinn_has_a_row_or_is_the_same() {
     }
     let missing: Vec<_> = items.iter().filter(|item| !known.contains(*item)).collect();
     assert!(missing.is_empty(), "without a row: {missing:?}");
-    // And the other way round: what is said to be the same is still in quinn.
+    // And the other way round: everything listed as the same is still in quinn.
     let gone: Vec<_> = same()
         .into_iter()
         .filter(|item| !items.contains(item))

@@ -7,7 +7,7 @@
 //!    └─────►  transport   whole transports, TLS over TCP and plain TCP, interleaved in one run;
 //!                         squall against the other stacks' ends, bytes compared (interop); and
 //!                         how smoothly they send (smoothness)
-//!  main  ──►  endpoint    the other stacks by the contract of the QUIC interop runner
+//!  main  ──►  endpoint    the other stacks under the contract of the QUIC interop runner
 //! ```
 
 mod endpoint;
@@ -39,13 +39,13 @@ enum Command {
     /// SHA-256 compared.
     Interop,
     Endpoint(endpoint::Endpoint),
-    /// One end of a measurement of `transport`, which starts it by itself.
+    /// One end of a measurement of `transport`, which starts it itself.
     #[command(name = transport::SUBCOMMAND, hide = true)]
     TransportEnd,
 }
 
 fn main() -> ExitCode {
-    // A wrong argument ends in clap with one line, a hint and exit code 2.
+    // clap reports a wrong argument with one line, a hint and exit code 2.
     let result = match Cli::parse().command {
         Command::Transfer(args) => transfer::run(&args).map_err(|error| error.to_string()),
         Command::Protect(args) => protect::run(&args),

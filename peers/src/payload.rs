@@ -1,8 +1,8 @@
-//! Bytes that follow from a seed: never kept as a whole, never the same twice.
+//! Bytes derived from a seed: never stored as a whole, never the same twice.
 
 use sha2::{Digest, Sha256};
 
-/// A source of `left` more bytes that digests what it gives.
+/// A source of `left` more bytes, which digests what it hands out.
 pub(crate) struct Source {
     state: u64,
     left: u64,
@@ -11,7 +11,7 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(seed: u64, len: u64) -> Self {
-        // xorshift stays at zero.
+        // xorshift would stay at zero.
         Self {
             state: seed | 1 << 63,
             left: len,
@@ -38,13 +38,13 @@ impl Source {
         Some(bytes)
     }
 
-    /// What was given.
+    /// The digest of what was handed out.
     pub(crate) fn digest(self) -> String {
         hex(self.sha)
     }
 }
 
-/// What arrived.
+/// Receives bytes and digests them.
 #[derive(Default)]
 pub(crate) struct Sink {
     len: u64,
@@ -57,7 +57,7 @@ impl Sink {
         self.sha.update(bytes);
     }
 
-    /// How many bytes, and their digest.
+    /// Returns how many bytes arrived, and their digest.
     pub(crate) fn end(self) -> (u64, String) {
         (self.len, hex(self.sha))
     }

@@ -41,7 +41,7 @@ fn parse_size(text: &str) -> Result<u64, &'static str> {
         .ok_or("a whole number, K, M or G behind it if wanted")
 }
 
-/// A certificate that stands for itself, and its key.
+/// A self-signed certificate and its key.
 struct Identity {
     certificate: CertificateDer<'static>,
     key: PrivatePkcs8KeyDer<'static>,
@@ -72,7 +72,7 @@ struct Pair {
 }
 
 /// Moves the bytes each way in both roles and prints the digests; an error if anything arrives
-/// otherwise than sent.
+/// changed.
 pub(crate) fn run(args: &Transfer) -> Outcome<()> {
     let bytes = args.bytes;
     let runtime = tokio::runtime::Builder::new_multi_thread()

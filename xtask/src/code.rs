@@ -1,9 +1,9 @@
-//! What may stand in which Rust file: `unsafe`, items in `lib.rs`, clocks and threads.
+//! What is allowed in which Rust file: `unsafe`, items in `lib.rs`, clocks and threads.
 
 use crate::finding::Finding;
 use crate::source::{Kind, Source, Token, group_len};
 
-/// `unsafe` outside its places, and `unsafe` that does not say why it is sound.
+/// `unsafe` outside its allowed places, and `unsafe` that does not say why it is sound.
 pub(crate) fn check_unsafe(path: &str, source: &Source, places: &[&str]) -> Vec<Finding> {
     let allowed = places.iter().any(|place| match place.ends_with('/') {
         true => path.starts_with(place),
@@ -34,7 +34,7 @@ pub(crate) fn check_unsafe(path: &str, source: &Source, places: &[&str]) -> Vec<
     findings
 }
 
-/// What the tokens after an `unsafe` are; `None` for the type of a function pointer, which promises
+/// What kind of `unsafe` these tokens follow; `None` for a function pointer type, which promises
 /// nothing itself.
 fn unsafe_form(after: &[Token]) -> Option<&'static str> {
     let mut after = after.iter();
@@ -61,7 +61,7 @@ fn unsafe_form(after: &[Token]) -> Option<&'static str> {
     }
 }
 
-/// Whether a SAFETY comment is on the line, right after it, or above the statement it is in.
+/// Whether a SAFETY comment is on the line, right after it, or above its statement.
 fn has_reason(source: &Source, line: usize, doc_counts: bool) -> bool {
     let says = |line: usize| {
         let comment = source.comment(line);
@@ -77,8 +77,8 @@ fn has_reason(source: &Source, line: usize, doc_counts: bool) -> bool {
         if says(above) {
             return true;
         }
-        // Attributes, comments and the beginning of the same statement lie between; the end of
-        // another statement, block or arm does not.
+        // Attributes, comments and the beginning of the same statement may come between, but not
+        // the end of another statement, block or arm.
         if source.code(above).ends_with([';', '{', '}', ',']) {
             return false;
         }
@@ -129,7 +129,7 @@ pub(crate) fn check_lib(path: &str, source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// How many tokens the item has that starts here: to its semicolon or the end of its body.
+/// The length in tokens of the item that starts here: to its semicolon or the end of its body.
 fn item_end(tokens: &[Token]) -> usize {
     let mut at = 0;
     while let Some(token) = tokens.get(at) {
@@ -143,7 +143,7 @@ fn item_end(tokens: &[Token]) -> usize {
     at
 }
 
-/// Clocks that are read, and threads that are started, in code that is not for tests.
+/// Clocks read and threads started in code that is not for tests.
 pub(crate) fn check_clock(path: &str, source: &Source, places: &[&str]) -> Vec<Finding> {
     const CALLS: &[(&str, &str)] = &[
         ("Instant", "now"),
@@ -241,7 +241,7 @@ mod tests {
                 "\nunsafe extern \"C\" fn f() {}",
                 "2: unsafe fn without a `# Safety` or SAFETY comment",
             ),
-            // The reason of one statement or arm is not that of the next.
+            // The reason for one statement or arm does not cover the next.
             (
                 "// SAFETY: a.\nf();\nunsafe { g() }",
                 "3: unsafe block without a SAFETY comment",

@@ -9,17 +9,17 @@
 //!     └────► prints the change; fails above 2 %; `--write` appends rows
 //! ```
 //! An instruction count does not depend on how busy the machine is. It must not depend on the CPU
-//! either, so what would differ is left out or held fast:
+//! either, so whatever would differ is left out or held constant:
 //! - Packets are not protected, since valgrind has neither AVX-512 nor VAES and would count kernels
 //!   that no current CPU runs. `squall bench protect` measures those.
 //! - Key exchange and signatures are replaced (`crates/yard/examples/cost/tls.rs`), and SHA-256's
 //!   compression function, for which valgrind has no instructions either, is taken off the count.
 //! - The environment below keeps the C library and the crypto library from choosing by the CPU.
 //!
-//! Two runs of the same program differ by at most 0.5 %, most by less than 0.1 %: maps of the
-//! standard library have random seeds. Another compiler makes other code. Rust 1.95.0 and the
-//! nightly 1.97.0 of 2026-05-19 differ by at most 0.3 %, but others may not, so only a row of the
-//! same compiler can fail the check; one of another compiler is shown, marked with a `*`.
+//! Two runs of the same program differ by at most 0.5 %, most by less than 0.1 %, because the
+//! standard library's maps have random seeds. Another compiler generates other code. Rust 1.95.0
+//! and the nightly 1.97.0 of 2026-05-19 differ by at most 0.3 %, but others may differ more, so
+//! only a row of the same compiler can fail the check; others are shown, marked with a `*`.
 
 use crate::{tree, unprotected};
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use std::process::{Command, ExitCode};
 /// The committed table: a row per scenario and measured commit, the newest at the end.
 const TABLE: &str = "docs/figures/cost.csv";
 const HEADING: &str = "date,commit,arch,rustc,scenario,connections,unit,instructions";
-/// Percent above the table from which on the check fails.
+/// The check fails from this many percent above the table.
 const LIMIT_PERCENT: f64 = 2.0;
 
 /// What is measured: scenario, connections, unit of work, and whether `--short` runs it.
@@ -47,8 +47,8 @@ const SCENARIOS: [(&str, usize, &str, bool); 10] = [
     ("resumed", 1000, "handshake", false),
 ];
 
-/// What keeps libraries from choosing code by the CPU: squall's own kernels, memcpy and its like in
-/// glibc, and aws-lc's code for AVX, AVX2, BMI1, BMI2, ADX and SHA.
+/// Variables that keep libraries from choosing code by the CPU: squall's own kernels, memcpy and
+/// the like in glibc, and aws-lc's code for AVX, AVX2, BMI1, BMI2, ADX and SHA.
 const ENVIRONMENT: [(&str, &str); 3] = [
     ("SQUALL_CPU", "portable"),
     (
@@ -58,8 +58,7 @@ const ENVIRONMENT: [(&str, &str); 3] = [
     ("OPENSSL_ia32cap", "~0x1000000000000000:~0x20080128"),
 ];
 
-/// Functions whose own instructions are taken off: SHA-256's compression, by RustCrypto and by
-/// aws-lc.
+/// Functions whose own instructions are subtracted: SHA-256's compression in RustCrypto and aws-lc.
 const LEFT_OUT: [&str; 2] = ["sha256::compress256", "sha256_block_data_order"];
 
 const USAGE: &str = "usage: cargo xtask cost [--short] [--write]
@@ -155,18 +154,18 @@ fn read_table(text: &str) -> Result<Vec<Row>, String> {
         .collect()
 }
 
-/// A figure against the newest one like it.
+/// A figure compared with the newest like it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Change {
     before: f64,
     percent: f64,
-    /// Both were made by the same compiler.
+    /// Whether both come from the same compiler.
     is_judged: bool,
 }
 
 impl Change {
-    /// The change since the newest row that measured the same thing: one of the same compiler if
-    /// there is one, else of another.
+    /// The change since the newest row that measured the same thing: from the same compiler if
+    /// there is one, else from another.
     fn of(row: &Row, table: &[Row]) -> Option<Self> {
         let like = || table.iter().rev().filter(|other| other.is_like(row));
         let same = like().find(|other| other.rustc == row.rustc);
@@ -178,7 +177,7 @@ impl Change {
         })
     }
 
-    /// Whether it fails the check.
+    /// Whether the change fails the check.
     fn is_too_much(self) -> bool {
         self.is_judged && self.percent > LIMIT_PERCENT
     }
@@ -189,7 +188,7 @@ impl Change {
     }
 }
 
-/// Returns whether no scenario is worse than the limit.
+/// Returns whether all scenarios are within the limit.
 fn measure(short: bool, write: bool, valgrind: &str) -> Result<bool, String> {
     let path = tree::root().join(TABLE);
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
@@ -273,7 +272,7 @@ fn append(path: &Path, committed: &str, rows: &[Row]) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the program without packet protection, where `bench-core` builds it too.
+/// Builds the program without packet protection, in the folder that `bench-core` uses too.
 fn build() -> Result<PathBuf, String> {
     let root = tree::root();
     let target = std::env::var_os("CARGO_TARGET_DIR")
@@ -298,7 +297,7 @@ fn count(program: &Path, scenario: &str, connections: usize) -> Result<f64, Stri
     let out = program.with_extension(format!("{}.out", std::process::id()));
     let ran = Command::new("valgrind")
         .args(["--quiet", "--tool=callgrind"])
-        // The main thread's part that is measured; set-up is not counted.
+        // Only the measured part of the main thread; set-up is not counted.
         .arg("--toggle-collect=*cost*measured*")
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(program)
@@ -325,10 +324,11 @@ fn count(program: &Path, scenario: &str, connections: usize) -> Result<f64, Stri
     Ok(instructions as f64 / units)
 }
 
-/// The sum of all functions' own instructions in a profile of callgrind, without those left out.
+/// The sum of all functions' own instructions in a callgrind profile, except those left out.
 ///
 /// A function begins with `fn=(id) name`, or `fn=(id)` if the name is known. A line of numbers is a
-/// position and its cost; after `calls=` it is the cost of the callee, counted there already.
+/// position and its cost; after `calls=` it is the cost of the callee, which is already counted
+/// there.
 fn own_instructions(profile: &str) -> u64 {
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     let mut sum = 0;
@@ -368,7 +368,7 @@ fn compiler() -> Result<String, String> {
         .ok_or_else(|| format!("rustc said {said:?}"))
 }
 
-/// The commit that is measured, with a `+` if the tree has changes, and its date.
+/// The measured commit, with a `+` if the tree has changes, and its date.
 fn commit() -> Result<(String, String), String> {
     let git = |arguments: &[&str]| {
         output(

@@ -1,4 +1,4 @@
-//! `cargo xtask features`: the library with other features than the default ones.
+//! `cargo xtask features`: the library with features other than the defaults.
 //!
 //! Each combination is compiled with all lints, and connections are made with ring's provider.
 //! The tests of the workspace use the default features, with aws-lc-rs, and `cargo xtask package`
@@ -23,7 +23,7 @@ const COMBINATIONS: [&str; 10] = [
     "aws-lc-rs,ring,qlog,tracing,futures-io,self-signed,platform-verifier,metrics",
 ];
 
-/// Compiles and tests all of them; the first that fails ends it.
+/// Compiles and tests all of them, up to the first failure.
 pub(crate) fn run() -> ExitCode {
     let compiled = COMBINATIONS.iter().all(|features| {
         println!("squall with {features:?}");

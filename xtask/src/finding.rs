@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// One thing that is not as it should be: shown as `path:line: message`.
+/// A violation, shown as `path:line: message`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Finding {
     /// Relative to the root of the repository.
     pub(crate) path: String,
-    /// From 1; 0 where the whole file is meant.
+    /// From 1; 0 for the whole file.
     pub(crate) line: usize,
     pub(crate) message: String,
 }

@@ -1,5 +1,4 @@
-//! The plan of the house as tables. A change of the structure changes it here, and in
-//! `ARCHITECTURE.md`.
+//! The structure as tables. A change of the structure is made here and in `ARCHITECTURE.md`.
 
 /// The floors of `crates/core`, lowest first: a module imports from its own floor or a lower one.
 /// Every top-level module but `lib` has a place here.
@@ -33,8 +32,8 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
     &["endpoint"],
 ];
 
-/// Which crates of this workspace a crate may depend on. External crates are free, with the reason
-/// in the manifest.
+/// Which crates of this workspace a crate may depend on. External crates are allowed, with the
+/// reason in the manifest.
 pub(crate) const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("squall-wire", &[]),
     ("squall-protect", &[]),
@@ -77,13 +76,13 @@ pub(crate) const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Crates that use nothing from outside either.
+/// Crates without external dependencies either.
 pub(crate) const WITHOUT_DEPENDENCIES: &[&str] = &["squall-wire"];
 
-/// Where `unsafe` may stand: folders (with a slash at the end) and files.
+/// Where `unsafe` is allowed: folders (with a slash at the end) and files.
 pub(crate) const UNSAFE_PLACES: &[&str] = &[
     "crates/protect/src/kernel/",
-    // What C calls.
+    // The functions that C calls.
     "crates/protect-c/src/",
     "crates/udp/src/",
     // Pages, socket options and a CPU clock for a benchmark.
@@ -98,7 +97,7 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     // The CPU time of a thread, for the test that compares costs.
     "crates/sim/tests/work/main.rs",
     "crates/yard/src/sys.rs",
-    // Glue to C libraries in shared objects of their own, and what loads them.
+    // Glue to C libraries in separate shared objects, and their loader.
     "peers/boringssl/src/lib.rs",
     "peers/openssl/src/lib.rs",
     "peers/ipsec-mb/src/lib.rs",
@@ -110,25 +109,25 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     "peers/src/transport/smoothness/tun.rs",
 ];
 
-/// Where time and threads arrive from outside: no clock is read and no thread is started there.
+/// Where time and threads come from outside: no clock is read and no thread is started here.
 pub(crate) const WITHOUT_CLOCK: &[&str] = &[
     "crates/core/src/",
     "crates/wire/src/",
     "crates/protect/src/",
     "crates/tls/src/",
 ];
-/// What reads a clock there all the same: it measures the CPU.
+/// An exception, which reads a clock to measure the CPU.
 pub(crate) const WITH_CLOCK: &[&str] = &["crates/protect/src/kernel/trial.rs"];
 
-/// Lines from which on a file is listed, since it may be two things.
+/// Files with at least this many lines are listed, since they may do two things.
 pub(crate) const LONG_FILE_LINES: usize = 800;
 
-/// The most lines of a function in [`SHORT_FUNCTIONS`].
+/// Maximum number of lines of a function in [`SHORT_FUNCTIONS`].
 pub(crate) const FUNCTION_LINES: usize = 100;
-/// Where functions are at most this long.
+/// Where this limit applies.
 pub(crate) const SHORT_FUNCTIONS: &[&str] = &["crates/core/src/"];
 
-/// The most lines of a function in [`DATA_PATH`].
+/// Maximum number of lines of a function in [`DATA_PATH`].
 pub(crate) const DATA_PATH_FUNCTION_LINES: usize = 70;
 /// What every packet goes through.
 pub(crate) const DATA_PATH: &[&str] = &[
@@ -140,9 +139,9 @@ pub(crate) const DATA_PATH: &[&str] = &[
     "crates/protect/src/span.rs",
 ];
 
-/// The most parameters of a function besides `self`.
+/// Maximum number of parameters of a function besides `self`.
 pub(crate) const PARAMETERS: usize = 6;
-/// Where functions take at most this many.
+/// Where this limit applies.
 pub(crate) const FEW_PARAMETERS: &str = "crates/core/src/";
 
 /// The last column that a comment may reach.

@@ -1,4 +1,4 @@
-//! The functions of a Rust file: where they are, how long, and what they take.
+//! The functions of a Rust file: where they are, how long they are, and their parameters.
 
 use crate::source::{Kind, Token, group_len};
 
@@ -6,7 +6,7 @@ use crate::source::{Kind, Token, group_len};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// The type of the `impl` that it stands in.
+    /// The type of the `impl` that contains it.
     pub(crate) owner: Option<String>,
     /// Where its signature starts.
     pub(crate) line: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Function {
     pub(crate) lines: usize,
     /// Parameters besides `self`.
     pub(crate) parameters: usize,
-    /// Whether it is `pub`, without a restriction.
+    /// Whether it is `pub` without restriction.
     pub(crate) is_public: bool,
 }
 
@@ -28,7 +28,7 @@ impl Function {
     }
 }
 
-/// The functions in these tokens that have a body, nested ones too.
+/// The functions with a body in these tokens, nested ones included.
 pub(crate) fn functions_of(tokens: &[Token]) -> Vec<Function> {
     let mut functions = Vec::new();
     // `impl` blocks that are open, with the token at which each ends.
@@ -70,7 +70,7 @@ pub(crate) fn functions_of(tokens: &[Token]) -> Vec<Function> {
     functions
 }
 
-/// How many fields the struct of this name has, if it is defined in these tokens.
+/// How many fields the struct with this name has, if it is defined in these tokens.
 pub(crate) fn fields_of(tokens: &[Token], name: &str) -> Option<usize> {
     let at = tokens
         .windows(3)
@@ -105,13 +105,13 @@ fn implemented(tokens: &[Token], at: usize) -> Option<(usize, String)> {
     Some((body, name.to_owned()))
 }
 
-/// Where the parameter list of a function begins whose name ends at `at`.
+/// Where the parameter list begins of the function whose name ends at `at`.
 fn parameters_at(tokens: &[Token], at: usize) -> Option<usize> {
     let at = after_generics(tokens, at);
     tokens.get(at)?.is_mark('(').then_some(at)
 }
 
-/// What follows the list of generics at `at`, if there is one.
+/// The position after the list of generics at `at`, if there is one.
 fn after_generics(tokens: &[Token], at: usize) -> usize {
     if !tokens.get(at).is_some_and(|token| token.is_mark('<')) {
         return at;
@@ -132,7 +132,7 @@ fn after_generics(tokens: &[Token], at: usize) -> usize {
     tokens.len()
 }
 
-/// How many items the bracketed list has that these tokens are, separated by commas.
+/// The number of comma-separated items in this bracketed list.
 fn count_of_list(list: &[Token]) -> usize {
     let inside = &list[1..list.len() - 1];
     let (mut count, mut angles, mut at, mut empty) = (0, 0_usize, 0, true);

@@ -1,12 +1,12 @@
-//! The chapters of `docs/guide` show programs that are compiled and run by tests. What a chapter
-//! shows has to be a part of its program, and each program has to be shown.
+//! The chapters of `docs/guide` show programs that are compiled and run by tests. Whatever a
+//! chapter shows must be part of its program, and each program must be shown.
 
 use crate::finding::Finding;
 use crate::tree::File;
 
 const CHAPTERS: &str = "docs/guide/";
 const PROGRAMS: &str = "/examples/guide/";
-/// The most lines of a chapter.
+/// Maximum number of lines of a chapter.
 const LINES: usize = 130;
 
 /// Checks all chapters and programs.
@@ -42,7 +42,7 @@ fn shows(chapter: &File, program: &File) -> bool {
     chapter.text.contains(&format!("(../../{})", program.path))
 }
 
-/// The blocks of Rust code, each with the line that it begins in.
+/// The blocks of Rust code, each with its first line's number.
 fn blocks(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, String)> = None;

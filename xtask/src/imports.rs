@@ -1,10 +1,10 @@
-//! Which modules of a crate import from which: floors of top-level modules in `core`, circles of
+//! Which modules of a crate import from which: floors of top-level modules in `core`, cycles of
 //! files everywhere.
 //!
-//! A path counts wherever it stands, in a `use` or in the code: `crate::x::…`, `super::…`,
-//! `self::…`, a glob, and a path that starts with a name which the file has imported. A name that
-//! `lib.rs` or a `mod.rs` re-exports counts for the file that it comes from. `lib.rs` and `main.rs`
-//! themselves, code for tests, and what a module imports from the modules below it are free.
+//! A path counts wherever it occurs, in a `use` or in the code: `crate::x::…`, `super::…`,
+//! `self::…`, a glob, and a path that starts with a name that the file has imported. A name that
+//! `lib.rs` or a `mod.rs` re-exports counts for its original file. `lib.rs` and `main.rs`
+//! themselves, code for tests, and a module's imports from its child modules are exempt.
 
 use crate::finding::Finding;
 use crate::source::{Kind, Source, Token, group_len};
@@ -110,12 +110,12 @@ impl Imports {
         findings
     }
 
-    /// Circles of top-level modules: one finding for each knot, with one way round it.
+    /// Cycles of top-level modules: one finding per knot, with one way round it.
     pub(crate) fn check_circles(&self) -> Vec<Finding> {
         circles(&self.edges)
     }
 
-    /// The files that a circle goes through.
+    /// The files that are part of a cycle.
     pub(crate) fn files_in_circles(&self) -> Vec<&str> {
         (self.file_edges.keys())
             .filter(|module| way_round(&self.file_edges, module).is_some())
@@ -123,26 +123,26 @@ impl Imports {
             .collect()
     }
 
-    /// Circles of files. What a `mod.rs` imports from its own children is no part of one.
+    /// Cycles of files. A `mod.rs`'s imports from its own children do not count.
     pub(crate) fn check_file_circles(&self) -> Vec<Finding> {
         circles(&self.file_edges)
     }
 }
 
-/// Where modules that import from each other are found, and the names that stand for others.
+/// Resolves paths to modules, re-exports included.
 #[derive(Default)]
 struct Modules {
     /// The modules that have a file.
     files: Vec<Vec<String>>,
-    /// What a module re-exports: the path that it has there, and where it comes from.
+    /// What a module re-exports: the path there, and where it comes from.
     reexports: BTreeMap<Vec<String>, Vec<String>>,
 }
 
 impl Modules {
-    /// The module whose file a path leads to.
+    /// The module to whose file a path leads.
     fn file_of(&self, path: &[String]) -> Vec<String> {
         let mut path = path.to_vec();
-        // A re-export of a re-export ends somewhere: more steps than this are a circle, which does
+        // A chain of re-exports ends somewhere: more steps than this would be a cycle, which does
         // not compile.
         for _ in 0..8 {
             let len = (0..=path.len()).rev().find(|len| {
@@ -169,7 +169,7 @@ fn add(edges: &mut Edges, from: String, to: String, place: &Place) {
     targets.entry(to).or_insert_with(|| place.clone());
 }
 
-/// One finding for each knot, with one way round it.
+/// One finding per knot, with one way round it.
 fn circles(edges: &Edges) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut reported = Vec::new();
@@ -220,7 +220,7 @@ fn way_round(edges: &Edges, start: &str) -> Option<Vec<String>> {
     None
 }
 
-/// The module that a file of `src` is. One in a folder of its own (its `mod.rs`) has the folder's
+/// The module that a file of `src` defines. One in its own folder (its `mod.rs`) has the folder's
 /// name; the root is empty.
 fn module_path(file: &str) -> Vec<String> {
     let file = file.strip_suffix(".rs").unwrap_or(file);
@@ -231,7 +231,7 @@ fn module_path(file: &str) -> Vec<String> {
     }
 }
 
-/// The paths that the tokens of a file name, from the root of the crate, with the lines.
+/// The paths that occur in a file's tokens, from the root of the crate, with their lines.
 fn paths(tokens: &[Token], file: &[String]) -> Vec<(Vec<String>, usize)> {
     let mut found = Vec::new();
     // Modules within the file, with the token at which each ends.
@@ -243,7 +243,7 @@ fn paths(tokens: &[Token], file: &[String]) -> Vec<(Vec<String>, usize)> {
             let name = next(1).and_then(Token::word).unwrap_or_default().to_owned();
             inner.push((at + 2 + group_len(&tokens[at + 2..]), name));
         }
-        // In the middle of a path these words are no start: `self::super::x` is found at its
+        // In the middle of a path these words do not start one: `self::super::x` is found at its
         // `super`.
         let follows = at
             .checked_sub(1)
@@ -265,7 +265,7 @@ fn paths(tokens: &[Token], file: &[String]) -> Vec<(Vec<String>, usize)> {
     found
 }
 
-/// The paths that start with a name which the file imports: `use crate::a;`, then `a::b::f()`.
+/// The paths that start with a name that the file imports: `use crate::a;`, then `a::b::f()`.
 fn paths_through_imports(tokens: &[Token], file: &[String]) -> Vec<(Vec<String>, usize)> {
     let imported: BTreeMap<String, Vec<String>> = reexports_of(tokens, file).into_iter().collect();
     let mut found = Vec::new();
@@ -293,7 +293,7 @@ fn named(base: &[String], tokens: &[Token], found: &mut Vec<(Vec<String>, usize)
         let mut rest = &tokens[1..group_len(tokens).max(2) - 1];
         while !rest.is_empty() {
             named(base, rest, found);
-            // On to what follows the next comma that is not in a group.
+            // Continue after the next comma that is not in a group.
             let mut at = 0;
             while at < rest.len() && !rest[at].is_mark(',') {
                 at += if rest[at].is_mark('{') {
@@ -326,8 +326,8 @@ fn named(base: &[String], tokens: &[Token], found: &mut Vec<(Vec<String>, usize)
     }
 }
 
-/// What a module re-exports, by the name that it has there: `pub use a::b::{C, D as E}`, and where
-/// it comes from.
+/// What a module re-exports, by its name there (`pub use a::b::{C, D as E}`), and where it comes
+/// from.
 fn reexports_of(tokens: &[Token], module: &[String]) -> Vec<(String, Vec<String>)> {
     let mut names = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
@@ -361,7 +361,7 @@ fn reexports_of(tokens: &[Token], module: &[String]) -> Vec<(String, Vec<String>
     names
 }
 
-/// The names of a `use` that stand before `as`, each with the one after it.
+/// The names before `as` in a `use`, each with the one after it.
 fn renames_of(statement: &[Token]) -> BTreeMap<String, String> {
     let renames = statement.windows(3).filter(|words| words[1].is("as"));
     renames

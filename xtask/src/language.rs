@@ -1,11 +1,11 @@
 //! Parts of the language that are newer than `rust-version`. clippy's `incompatible_msrv` knows
-//! since when items of the standard library are stable, but not the language itself; and an old
-//! compiler, which would find both, is not needed for these checks.
+//! when items of the standard library became stable, but not language features. These checks need
+//! no old compiler, which would find both.
 
 use crate::finding::Finding;
 use crate::source::{Source, Token, group_len};
 
-/// Guards with `if let`, and `cfg_select!`: both are stable since Rust 1.95.
+/// Guards with `if let`, and `cfg_select!`: both stable since Rust 1.95.
 pub(crate) fn check(path: &str, source: &Source) -> Vec<Finding> {
     let tokens = &source.tokens;
     (0..tokens.len())

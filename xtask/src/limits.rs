@@ -1,12 +1,12 @@
-//! Limits on the code itself: how long a function is, what it takes, how wide a comment is, and
-//! which files may name the whole connection.
+//! Limits on the code itself: function length and parameters, comment width, and which files may
+//! name the whole connection.
 
 use crate::finding::Finding;
 use crate::floors;
 use crate::functions::{Function, functions_of};
 use crate::source::{Source, Token};
 
-/// The most lines that a function of this file may have; `None`: any number.
+/// Maximum number of lines of a function in this file; `None`: no limit.
 pub(crate) fn function_lines(path: &str) -> Option<usize> {
     let is_in = |places: &[&str]| places.iter().any(|place| path.starts_with(place));
     if is_in(floors::DATA_PATH) {
@@ -18,7 +18,7 @@ pub(crate) fn function_lines(path: &str) -> Option<usize> {
     }
 }
 
-/// Functions that are longer, or take more, than is allowed where they are.
+/// Functions that are longer, or take more parameters, than their file allows.
 pub(crate) fn check_functions(path: &str, tokens: &[Token]) -> Vec<Finding> {
     let Some(limit) = function_lines(path).filter(|_| !is_test_file(path)) else {
         return Vec::new();

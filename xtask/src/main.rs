@@ -3,22 +3,22 @@
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
-//!     ├────► source      Rust text as tokens, comments apart
-//!     ├────► imports     floors and circles of modules and files ◄── floors: the tables
+//!     ├────► source      Rust text as tokens, comments separate
+//!     ├────► imports     floors and cycles of modules and files ◄── floors: the tables
 //!     ├────► manifests   which crate may use which
 //!     ├────► code        unsafe, lib.rs, clocks and threads
 //!     ├────► language    syntax that is newer than `rust-version`
 //!     ├────► limits      long functions, wide comments, parts that name the whole ◄── functions
-//!     ├────► guide       chapters that show something else than their programs
-//!     ├────► text        registry hosts, files that are named and missing, long files
-//!     └────► unprotected the build that `bench-core` measures, and that nothing else makes
+//!     ├────► guide       chapters that differ from their programs
+//!     ├────► text        registry hosts, names of missing files, long files
+//!     └────► unprotected the build that only `bench-core` makes and measures
 //! ```
-//! `measure-code` prints the same as figures. `cost` counts instructions, and compares them with
-//! the table of earlier commits. `sim` runs the seeds of the simulator, `soak` two processes over a
-//! link that fails, `viewers` a server that is restarted under a thousand clients, `pgo` builds the
+//! `measure-code` prints the same as figures. `cost` counts instructions and compares them with the
+//! table of earlier commits. `sim` runs the seeds of the simulator, `soak` runs two processes over
+//! a link that fails, `viewers` restarts a server under a thousand clients, `pgo` builds the
 //! program with a profile of itself, `features` compiles and tests the library with other features,
-//! `package` uses the packages as an application would, `ports` tests applications that were ported
-//! from quinn, and `service` checks the systemd unit and the image.
+//! `package` uses the packages as an application would, `ports` tests applications ported from
+//! quinn, and `service` checks the systemd unit and the image.
 
 mod code;
 mod cost;

@@ -3,7 +3,7 @@
 use crate::finding::Finding;
 use crate::floors::{MAY_DEPEND_ON, WITHOUT_DEPENDENCIES};
 
-/// Checks one member's manifest. Dependencies for tests are free.
+/// Checks one member's manifest. Test dependencies are exempt.
 pub(crate) fn check(path: &str, manifest: &str) -> Vec<Finding> {
     let Some(package) = package_name(manifest) else {
         return vec![Finding::new(path, 0, "the manifest names no package")];
@@ -46,7 +46,7 @@ fn section_name(line: &str) -> Option<&str> {
     )
 }
 
-/// Normal and build dependencies, those of single targets included, with their lines.
+/// Normal and build dependencies, those for specific targets included, with their lines.
 fn dependencies(manifest: &str) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     let mut in_list = false;
@@ -66,7 +66,7 @@ fn dependencies(manifest: &str) -> Vec<(String, usize)> {
             continue;
         }
         if let Some((key, value)) = text.split_once('=') {
-            // `name = …` or `name.workspace = true`; a crate that goes by another name says so.
+            // `name = …` or `name.workspace = true`; a renamed crate says so.
             let name = key
                 .split('.')
                 .next()

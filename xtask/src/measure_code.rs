@@ -1,4 +1,4 @@
-//! `cargo xtask measure-code`: figures of the code itself, to be compared from commit to commit.
+//! `cargo xtask measure-code`: figures about the code itself, for comparing commits.
 
 use crate::floors;
 use crate::functions::{Function, fields_of, functions_of};
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// How many of a crate's longest functions are shown.
 const LONGEST: usize = 3;
 
-/// A function and the file that it is in.
+/// A function and its file.
 struct Found<'a> {
     path: &'a str,
     function: Function,
@@ -102,7 +102,7 @@ fn section<'a>(lines: &mut Vec<String>, title: &str, found: impl Iterator<Item =
     lines.extend(rows);
 }
 
-/// The folders of all workspace members, `peers` and `fuzz` apart.
+/// The folders of all workspace members, without `peers` and `fuzz`.
 fn members(files: &[File]) -> Vec<&str> {
     (files.iter())
         .filter_map(|file| file.path.strip_suffix("/Cargo.toml"))

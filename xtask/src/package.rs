@@ -5,14 +5,14 @@
 //!   cargo package --workspace, cargo publish --dry-run
 //!        │ tarballs of the published crates
 //!        ▼
-//!   a folder outside of the workspace:  packages/squall-…-0.1.0   unpacked
+//!   a folder outside the workspace:  packages/squall-…-0.1.0   unpacked
 //!        │                              packaging/downstream      copied, the packages patched in
 //!        ▼
-//!   echo, without-c, squall --version   built without any profile of ours, and run
+//!   echo, without-c, squall --version   built without our profiles, and run
 //!   http3                               built
 //! ```
 //! Dependencies have the versions of the repository's lock file, so what a build of the workspace
-//! has fetched is enough, but for the registry's index.
+//! has fetched is enough, except for the registry's index.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,8 +41,8 @@ const EVERY_PACKAGE_HAS: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACH
 /// What the example `echo` prints: the answers of its server.
 const ANSWERS: &str = "Is anybody there?\nA packet never travels alone.\n";
 
-/// Crates that a build without features must not contain: compilers of C, and what the features of
-/// `squall` stand for.
+/// Crates that a build without features must not contain: C compilers, and what the features of
+/// `squall` enable.
 const LEFT_OUT: [&str; 8] = [
     "cc",
     "cmake",
@@ -58,7 +58,7 @@ const LEFT_OUT: [&str; 8] = [
 pub(crate) fn run() -> ExitCode {
     let outside = std::env::temp_dir().join(format!("squall-package-{}", std::process::id()));
     let result = check(&outside);
-    // What is left of it is of no use, and another run takes another name.
+    // Leftovers do no harm: another run uses another name.
     let _ = fs::remove_dir_all(&outside);
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -71,7 +71,7 @@ pub(crate) fn run() -> ExitCode {
 
 fn check(outside: &Path) -> Result<(), String> {
     let target = target_folder()?;
-    // Not verified one by one: the programs below build them, once.
+    // Not verified one by one: the programs below build them all once.
     let flags = ["--workspace", "--no-verify", "--allow-dirty", "--locked"];
     cargo(&tree::root(), &target, &["package"], &flags)?;
     cargo(&tree::root(), &target, &["publish", "--dry-run"], &flags)?;
@@ -121,7 +121,7 @@ fn check(outside: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The crate of [`LEFT_OUT`] that a list of `cargo tree` names, if it does.
+/// The crate of [`LEFT_OUT`] that the output of `cargo tree` names, if any.
 fn left_out(list: &str) -> Option<&'static str> {
     let names = || list.lines().filter_map(|line| line.split(' ').next());
     LEFT_OUT
@@ -129,7 +129,7 @@ fn left_out(list: &str) -> Option<&'static str> {
         .find(|left_out| names().any(|name| name == *left_out))
 }
 
-/// Where cargo builds, and leaves packages.
+/// Where cargo builds and puts packages.
 fn target_folder() -> Result<PathBuf, String> {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(folder) => std::path::absolute(folder)
@@ -154,7 +154,7 @@ fn unpack(from: &Path, to: &Path) -> Result<Vec<(&'static str, PathBuf)>, String
         for file in EVERY_PACKAGE_HAS {
             let packed = fs::read(folder.join(file));
             let packed = packed.map_err(|error| format!("{name} has no {file}: {error}"))?;
-            // A licence is the one of the root; a README is the package's own.
+            // A licence is the root's; a README is the package's own.
             if file.starts_with("LICENSE") && fs::read(tree::root().join(file)).ok() != Some(packed)
             {
                 return Err(format!("{file} of {name} differs from the root's"));
@@ -165,7 +165,7 @@ fn unpack(from: &Path, to: &Path) -> Result<Vec<(&'static str, PathBuf)>, String
     Ok(folders)
 }
 
-/// Copies the programs that depend on the packages, and points them to the unpacked ones.
+/// Copies the programs that depend on the packages, and points them at the unpacked ones.
 fn lay_out(app: &Path, packages: &[(&str, PathBuf)]) -> Result<(), String> {
     let from = tree::root().join("packaging/downstream");
     copy_folder(&from, app)?;
@@ -185,7 +185,7 @@ fn lay_out(app: &Path, packages: &[(&str, PathBuf)]) -> Result<(), String> {
             fs::copy(example, app.join(main)).map_err(failed)?;
         }
         if *name == "squall-cli" {
-            // A program, so a member rather than something to depend on.
+            // A program, so a member rather than a dependency.
             copy_folder(folder, &app.join(name))?;
             continue;
         }

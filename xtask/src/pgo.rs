@@ -1,4 +1,4 @@
-//! `cargo xtask pgo`: the program, optimised for what it was seen to do (profile-guided
+//! `cargo xtask pgo`: the program, optimised by what it was observed to do (profile-guided
 //! optimisation).
 //!
 //! ```text
@@ -22,7 +22,7 @@ const TRAINING: [&[&str]; 4] = [
     &["perf", "--handshakes", "--only", "quic", "--time", "6"],
 ];
 
-/// Builds, trains, builds again, and says where the program is.
+/// Builds, trains, builds again, and prints where the program is.
 pub(crate) fn run() -> ExitCode {
     match optimise() {
         Ok(program) => {
@@ -72,7 +72,7 @@ fn build(target: &Path, flags: &str) -> Result<PathBuf, String> {
     Ok(target.join("release/squall"))
 }
 
-/// The tool of the compiler's own LLVM: profiles of another version cannot be read.
+/// The tool from the compiler's own LLVM, since profiles of another version cannot be read.
 fn profdata() -> Result<PathBuf, String> {
     let output = Command::new("rustc")
         .args(["--print", "target-libdir"])

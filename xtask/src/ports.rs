@@ -4,12 +4,12 @@
 //!   cargo downloads the named version        packaging/ports/NAME/CRATE.patch and other files
 //!                │                                            │
 //!                ▼                                            ▼
-//!   a folder outside of the workspace:  CRATE, patched; squall's crates of this checkout
+//!   a folder outside the workspace:  CRATE, patched; squall's crates of this checkout
 //!                │
 //!                ▼
 //!   cargo test, with the versions of the application's own lock file
 //! ```
-//! It downloads and builds some hundred crates, so it runs on demand and not in `.ci/run`.
+//! It downloads and builds several hundred crates, so it runs on demand rather than in `.ci/run`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,15 +17,15 @@ use std::process::{Command, ExitCode};
 
 use crate::tree;
 
-/// An application and what is tested of it.
+/// An application and the parts of it that are tested.
 struct Port {
     /// Its folder in `packaging/ports`.
     name: &'static str,
-    /// The crates that a patch exists for, with their versions. The last one's lock file is used.
+    /// The crates that have a patch, with their versions. The last one's lock file is used.
     crates: &'static [(&'static str, &'static str)],
     /// Crates of this checkout that they depend on.
     ours: &'static [&'static str],
-    /// What follows `cargo test`. Tests are skipped only if they fail with quinn, too; the port's
+    /// Arguments of `cargo test`. Tests are skipped only if they also fail with quinn; the port's
     /// README says why.
     arguments: &'static [&'static str],
 }
@@ -50,7 +50,7 @@ const PORTS: [Port; 2] = [
         crates: &[("rusnel", "0.11.2")],
         ours: &["squall"],
         // One after the other: its tests bind ports that were free a moment ago, and have tight
-        // limits.
+        // time limits.
         arguments: &[
             "--",
             "--test-threads=1",
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     }
     let outside = std::env::temp_dir().join(format!("squall-ports-{}", std::process::id()));
     let result = (chosen.iter()).try_for_each(|port| test(port, &outside.join(port.name)));
-    // What is left of it is of no use, and another run takes another name.
+    // Leftovers do no harm: another run uses another name.
     let _ = fs::remove_dir_all(&outside);
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -93,7 +93,7 @@ fn test(port: &Port, work: &Path) -> Result<(), String> {
         let mut patch = Command::new("git");
         patch.current_dir(&folder).args(["apply", "-p1"]);
         patch.arg(kept.join(format!("{name}.patch")));
-        // Not a part of any repository, should the folder for temporary files be.
+        // Not part of any repository, even if the folder for temporary files is.
         patch.env("GIT_CEILING_DIRECTORIES", work);
         succeed(&mut patch, &format!("the patch of {name}"))?;
         let lock = fs::copy(folder.join("Cargo.lock"), work.join("Cargo.lock"));
@@ -122,7 +122,7 @@ fn workspace(port: &Port) -> String {
         "[workspace]\nresolver = \"2\"\nmembers = [{}]\n\n[patch.crates-io]\n",
         names.join(", ")
     );
-    // They depend on each other, too.
+    // They also depend on each other.
     for (name, _) in port.crates.iter().filter(|_| port.crates.len() > 1) {
         text.push_str(&format!("{name} = {{ path = {name:?} }}\n"));
     }
@@ -160,7 +160,7 @@ fn download(port: &Port, work: &Path) -> Result<Vec<PathBuf>, String> {
         .collect()
 }
 
-/// The folder of a package, from what `cargo metadata` prints.
+/// The folder of a package, from the output of `cargo metadata`.
 fn folder_of(metadata: &str, name: &str, version: &str) -> Option<PathBuf> {
     let end = format!("/{name}-{version}/Cargo.toml");
     let mut manifests = metadata.split("\"manifest_path\":\"").skip(1);
@@ -211,7 +211,7 @@ mod tests {
     fn a_package_is_found_in_the_metadata() {
         let metadata = r#"{"name":"a-b","manifest_path":"/r/a-b-1.2.3/Cargo.toml"},{"name":"b","manifest_path":"/r/b-1.2.3/Cargo.toml","x":1}"#;
         let folder = folder_of(metadata, "b", "1.2.3");
-        // Not the one whose name ends in the same way.
+        // Not the one whose name has the same ending.
         assert_eq!(folder, Some(PathBuf::from("/r/b-1.2.3")));
         assert_eq!(folder_of(metadata, "b", "1.2.4"), None);
     }

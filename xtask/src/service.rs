@@ -1,10 +1,10 @@
-//! `cargo xtask service`: what runs the command elsewhere, a systemd unit and an image.
+//! `cargo xtask service`: the systemd unit and the image that run the command elsewhere.
 //!
 //! ```text
 //!   packaging/squall.service   squall takes its arguments   systemd-analyze verify, if installed
 //!   packaging/Dockerfile       squall takes its arguments   docker build and run, with a daemon
 //! ```
-//! What cannot be checked on this machine is named, and is no failure.
+//! Checks that are impossible on this machine are named, but are not failures.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ const INSTALLED: &str = "/usr/local/bin/squall";
 /// The name that the image has on this machine while it is checked.
 const IMAGE: &str = "squall-checked";
 
-/// Checks both; the first failure ends it.
+/// Checks both, up to the first failure.
 pub(crate) fn run() -> ExitCode {
     match unit().and_then(|()| image()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -32,7 +32,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// The systemd unit: its command line, and all of it as systemd reads it.
+/// The systemd unit: its command line, and the whole unit as systemd reads it.
 fn unit() -> Result<(), String> {
     let text = read(UNIT)?;
     accepts(UNIT, &unit_arguments(&text)?)?;
@@ -40,7 +40,7 @@ fn unit() -> Result<(), String> {
         println!("{UNIT}: systemd-analyze is not installed here, not checked by it");
         return Ok(());
     }
-    // systemd also asks whether the command exists, which only an installation can tell.
+    // systemd also asks whether the command exists, which only an installation can answer.
     let folder = std::env::temp_dir().join(format!("squall-unit-{}", std::process::id()));
     let copy = folder.join("squall.service");
     let text = text.replace(INSTALLED, "/bin/true");
@@ -59,7 +59,7 @@ fn unit() -> Result<(), String> {
             Err(format!("systemd-analyze verify {UNIT}:\n{said}"))
         }
     });
-    // A copy that stays behind does no harm, and another run takes another name.
+    // A leftover copy does no harm: another run uses another name.
     let _ = fs::remove_dir_all(&folder);
     verified.inspect(|()| println!("{UNIT}: verified by systemd-analyze"))
 }
@@ -115,8 +115,8 @@ fn list(dockerfile: &str, instruction: &str) -> Option<Vec<String>> {
     Some(words.collect())
 }
 
-/// Whether the command takes these arguments: with `--help` behind them it reads all of them, and
-/// does nothing else.
+/// Whether the command takes these arguments: followed by `--help`, it parses all of them and does
+/// nothing else.
 fn accepts(path: &str, arguments: &[String]) -> Result<(), String> {
     let output = Command::new(env!("CARGO"))
         .current_dir(tree::root())
@@ -138,7 +138,7 @@ fn read(path: &str) -> Result<String, String> {
         .map_err(|error| format!("{path}: {error}"))
 }
 
-/// Whether a tool is there and willing.
+/// Whether a tool is installed and works.
 fn answers(tool: &str, arguments: &[&str]) -> bool {
     let status = Command::new(tool)
         .args(arguments)
@@ -174,7 +174,7 @@ mod tests {
         );
         assert!(unit_arguments("ExecStart=/usr/bin/squall perf").is_err());
         assert!(unit_arguments("[Service]").is_err());
-        // The second one would be an error of systemd, or the only one that counts.
+        // The second one would be an error to systemd, or the only one that counts.
         assert!(unit_arguments(&format!("{unit}{unit}")).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: two processes under load and faults, for as long as one likes, optimised and
+//! `cargo xtask soak`: two processes under load and faults, for any length of time, optimised and
 //! with every check on.
 
 use crate::tree;

@@ -1,7 +1,7 @@
-//! Rust text cut into tokens: as much of the language as the checks need.
+//! Rust text split into tokens: as much of the language as the checks need.
 //!
-//! Comments are kept apart by line, since SAFETY comments are looked for there. Literals become one
-//! empty token, so that nothing in a string is taken for code.
+//! Comments are kept separately, by line, to find SAFETY comments. A literal becomes one empty
+//! token, so nothing in a string is mistaken for code.
 
 /// A token and the line, from 1, on which it starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -97,7 +97,7 @@ impl Source {
     }
 }
 
-/// Where these tokens start with `#[cfg(…test…)]` or `#[test]`: the length of that attribute.
+/// If these tokens start with `#[cfg(…test…)]` or `#[test]`, the length of that attribute.
 fn test_attribute_end(tokens: &[Token]) -> Option<usize> {
     let len = attribute_len(tokens)?;
     let inside = &tokens[2..len - 1];
@@ -122,7 +122,7 @@ fn item_len(tokens: &[Token]) -> usize {
     while let Some(token) = tokens.get(at) {
         match token.kind {
             Kind::Mark(';' | ',') => return at + 1,
-            // The end of the block around it: the attribute stood before nothing.
+            // The end of the enclosing block: the attribute preceded nothing.
             Kind::Mark('}' | ')' | ']') => return at,
             Kind::Mark('{' | '(' | '[') => {
                 let body = token.is_mark('{') && !is_use;
@@ -175,7 +175,7 @@ impl Lexer {
         Some(c)
     }
 
-    /// The next character, where it is the one expected.
+    /// The next character, if it is the expected one.
     fn take_if(&mut self, wanted: char) -> bool {
         self.rest.peek() == Some(&wanted) && self.take().is_some()
     }
@@ -302,7 +302,7 @@ impl Lexer {
         }
     }
 
-    /// A number; its dot and exponent need no care, since no check looks at them.
+    /// A number; its dot and exponent need no care, since no check uses them.
     fn number(&mut self, line: usize) {
         while self.rest.next_if(|&c| is_word(c)).is_some() {}
         self.literal(line);
@@ -329,7 +329,7 @@ impl Lexer {
                 return self.raw_string(line);
             }
             ("r", Some('#')) if opens => return self.raw_string(line),
-            // It keeps its mark, and so is no keyword.
+            // It keeps its mark, so it is not a keyword.
             ("r", Some('#')) => {
                 word.extend(self.take());
                 while let Some(c) = self.rest.next_if(|&c| is_word(c)) {

@@ -3,7 +3,7 @@
 use crate::finding::Finding;
 use crate::source::Source;
 
-/// Hosts of package registries. Put together from parts, so that this file does not name them.
+/// Hosts of package registries. Assembled from parts so that this file does not name them.
 fn registry_hosts() -> [String; 6] {
     [
         ["crates", "io"].join("."),
@@ -35,7 +35,7 @@ pub(crate) fn check_hosts(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Whether the host stands in the text, not as the beginning or end of a longer name.
+/// Whether the text contains the host, and not just as part of a longer name.
 fn names(text: &str, host: &str) -> bool {
     text.match_indices(host).any(|(at, _)| {
         let before = text[..at].chars().next_back();
@@ -45,9 +45,9 @@ fn names(text: &str, host: &str) -> bool {
     })
 }
 
-/// Documents and sources that a comment or a document names, and that are not in the tree.
+/// Documents and sources that a comment or a document names but that are not in the tree.
 ///
-/// A file may be named from the root, or by the end of its path: `src/lib.rs`, `SECURITY.md`.
+/// A file may be named by its path from the root, or by the end of it: `src/lib.rs`, `SECURITY.md`.
 pub(crate) fn check_references(
     path: &str,
     text: &str,
@@ -62,7 +62,7 @@ pub(crate) fn check_references(
         let prose = source.as_ref().map_or(text, |source| source.comment(line));
         let part_of_a_path = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
         for word in prose.split(|c| !part_of_a_path(c)) {
-            // Addresses start with two slashes here, and sentences end with a dot.
+            // Web addresses start with two slashes here, and sentences end with a dot.
             let name = word.trim_end_matches('.').trim_start_matches("./");
             let is_file = name.ends_with(".md") || name.ends_with(".rs");
             if is_file && !name.starts_with('/') && !name.starts_with('.') && !exists(name) {
@@ -74,7 +74,7 @@ pub(crate) fn check_references(
     findings
 }
 
-/// How many lines a Rust file has, where it has more than `limit`.
+/// The number of lines of a Rust file, if it is more than `limit`.
 pub(crate) fn long(path: &str, text: &str, limit: usize) -> Option<usize> {
     let lines = text.lines().count();
     (path.ends_with(".rs") && lines > limit).then_some(lines)

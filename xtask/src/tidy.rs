@@ -7,7 +7,7 @@ use crate::tree::{self, File};
 use crate::{code, floors, guide, language, limits, manifests, text, unprotected};
 use std::process::ExitCode;
 
-/// Runs the checks, prints one line a finding, and fails if there is one.
+/// Runs the checks, prints one line per finding, and fails if there are any.
 pub(crate) fn run() -> ExitCode {
     let files = match tree::files(&tree::root()) {
         Ok(files) => files,
@@ -34,7 +34,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// What all checks find in these files.
+/// Runs all checks on these files.
 fn check(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let exists = |name: &str| tree::has(files, name);
@@ -85,7 +85,7 @@ fn check(files: &[File]) -> Vec<Finding> {
     }
     findings.extend(guide::check(files));
     findings.sort();
-    // A circle of top-level modules is one of files too.
+    // A cycle of top-level modules is also one of files.
     findings.dedup();
     findings
 }

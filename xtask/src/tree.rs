@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
-/// A text file: its path from the root, with slashes, and what is in it.
+/// A text file: its path from the root, with slashes, and its contents.
 pub(crate) struct File {
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
-/// The folders in which the crates of a workspace member have their `lib.rs` or `main.rs`: `src`,
-/// and tests and examples that have a folder of their own.
+/// The folders that hold the `lib.rs` or `main.rs` of a workspace member's crates: `src`, and tests
+/// and examples that have their own folder.
 pub(crate) fn crate_roots<'a>(member: &str, files: &'a [File]) -> Vec<&'a str> {
     let within = format!("{member}/");
     let mut roots: Vec<&str> = files
@@ -26,8 +26,8 @@ pub(crate) fn crate_roots<'a>(member: &str, files: &'a [File]) -> Vec<&'a str> {
     roots
 }
 
-/// The folder of the workspace member that a file lies in. `peers/` and `fuzz/` are workspaces of
-/// their own, with other rules.
+/// The folder of the workspace member that a file lies in. `peers/` and `fuzz/` are separate
+/// workspaces, with other rules.
 pub(crate) fn member_of(path: &str) -> Option<&str> {
     for member in ["interop", "xtask"] {
         if path
@@ -41,7 +41,7 @@ pub(crate) fn member_of(path: &str) -> Option<&str> {
     path.get(.."crates/".len() + name.len())
 }
 
-/// Whether there is a file of this name: a path from the root, or the end of one.
+/// Whether there is a file with this name: a path from the root, or the end of one.
 pub(crate) fn has(files: &[File], name: &str) -> bool {
     let end = format!("/{name}");
     (files.iter()).any(|file| file.path == name || file.path.ends_with(&end))
@@ -72,12 +72,12 @@ pub(crate) fn files(root: &Path) -> io::Result<Vec<File>> {
     let mut files = Vec::new();
     for path in String::from_utf8_lossy(&listing.stdout).split_terminator('\0') {
         match fs::read(root.join(path)) {
-            // Not UTF-8 is not text.
+            // A file that is not UTF-8 is not text.
             Ok(bytes) => files.extend(String::from_utf8(bytes).ok().map(|text| File {
                 path: path.to_owned(),
                 text,
             })),
-            // A tracked file that was deleted, or a link to a folder.
+            // A tracked file that has been deleted, or a link to a folder.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if error.kind() == io::ErrorKind::IsADirectory => {}
             Err(error) => return Err(io::Error::new(error.kind(), format!("{path}: {error}"))),

@@ -1,15 +1,15 @@
-//! The build without packet protection: made here for one measurement, and nowhere else.
+//! The build without packet protection: made only here, for one measurement.
 
 use crate::finding::Finding;
 use crate::tree;
 use std::process::{Command, ExitCode};
 
-/// The name of the cfg, put together so that this file does not count as a place that sets it.
+/// The name of the cfg, assembled so that this file does not count as one that sets it.
 pub(crate) fn name() -> String {
     ["squall", "unprotected"].join("_")
 }
 
-/// Builds `squall` without packet protection, in a folder of its own, and runs `squall bench core`
+/// Builds `squall` without packet protection, in a separate folder, and runs `squall bench core`
 /// with these arguments.
 pub(crate) fn bench(arguments: &[String]) -> ExitCode {
     let root = tree::root();
@@ -33,8 +33,8 @@ pub(crate) fn bench(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Places that may speak of the cfg: what it changes, what says so, and the lint that knows its
-/// name.
+/// Places that may mention the cfg: the code that it changes, its documentation, and the lint that
+/// knows its name.
 fn may_name(path: &str, line: &str) -> bool {
     let code = path.starts_with("crates/protect/src/")
         || path == "crates/cli/src/bench/core.rs"
@@ -42,8 +42,8 @@ fn may_name(path: &str, line: &str) -> bool {
     code || path.ends_with(".md") || (path == "Cargo.toml" && line.contains("check-cfg"))
 }
 
-/// Everywhere else the name could only serve to set it: a feature, a build script, a configuration,
-/// a script.
+/// Anywhere else, the name could only serve to set the cfg: a feature, a build script, a
+/// configuration, a script.
 pub(crate) fn check(path: &str, text: &str) -> Vec<Finding> {
     let name = name();
     (1..)

@@ -1,5 +1,5 @@
 //! `cargo xtask viewers`: viewers of a film while the server's certificate is renewed and the
-//! server is restarted; in any number, for as long as one likes.
+//! server is restarted; any number of them, for any length of time.
 
 use crate::tree;
 use std::process::{Command, ExitCode};
@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 const ARGUMENTS: &str = "SQUALL_VIEWERS";
 
 /// Runs the test `viewers::as_planned` of `crates/cli/tests/serve` with these arguments: optimised
-/// and with every check on, or with `--release` as it is installed, for figures.
+/// with every check on, or, for figures, with `--release` as installed.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let (release, others): (Vec<&str>, Vec<&str>) = arguments
         .iter()

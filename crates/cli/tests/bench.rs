@@ -6,7 +6,7 @@ use serde_json::Value;
 
 fn squall(wish: Option<&str>, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
-    // The tests choose the kernel, not who runs them.
+    // The tests choose the kernel, not the environment.
     command.env_remove("SQUALL_CPU").args(args);
     if let Some(wish) = wish {
         command.env("SQUALL_CPU", wish);
@@ -18,7 +18,7 @@ fn json(wish: Option<&str>, args: &[&str]) -> Value {
     let output = squall(wish, args);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {stderr}");
-    // Nothing on a pipe but the object: no progress line.
+    // Only the object on a pipe: no progress line.
     assert!(stderr.is_empty(), "{stderr}");
     let value: Value = serde_json::from_slice(&output.stdout).expect("exactly one JSON object");
     assert_eq!(value["schema"], 1, "{args:?}");
@@ -30,7 +30,7 @@ fn json(wish: Option<&str>, args: &[&str]) -> Value {
 fn failure(args: &[&str]) -> String {
     let output = squall(None, args);
     assert_eq!(output.status.code(), Some(1), "{args:?}");
-    // For people there is nothing but the line; programs get an object that says it.
+    // People get only the line; programs get an object that says the same.
     assert_eq!(output.stdout.is_empty(), !args.contains(&"--json"));
     let stderr = String::from_utf8(output.stderr).expect("text");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
@@ -100,7 +100,7 @@ fn the_table_has_a_row_for_every_suite_direction_batch_and_size() {
             let cycles = number(row, "ns_with_hp") * clock / size;
             assert!((number(row, "cycles_per_byte_with_hp") - cycles).abs() < 1e-6);
         }
-        // Limits stand for calls of eight packets, and of one.
+        // There are limits for calls of eight packets, and of one.
         let limit = match (row["batch"].as_u64(), row["size"].as_u64()) {
             (Some(8), Some(64)) => Some(10.0),
             (Some(8), Some(1000)) => Some(2.0),
@@ -509,7 +509,7 @@ fn the_doctor_tells_what_is_there_and_what_was_chosen() {
     let choices = report["choices"].as_array().expect("choices");
     assert_eq!(texts(choices, "kernel"), ["portable"; 3]);
 
-    // Said in the report, not beside it.
+    // Reported in the report itself, not next to it.
     let output = squall(Some("turbo"), &["doctor"]);
     assert!(output.status.success() && output.stderr.is_empty());
     let text = String::from_utf8(output.stdout).expect("text");

@@ -1,9 +1,9 @@
 //! Chromium as a client of `squall serve`, and of a WebTransport server: what a page loads, and by
-//! which protocol, is read from the browser's own timing data.
+//! which protocol, is read from the browser's timing data.
 //!
 //! `interop/chromium/setup` installs the browser; without it the test fails.
 
-// A failed step here should fail the test.
+// A failed step should fail the test.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -32,7 +32,7 @@ fn browser(port: u16, spki: &str) -> Process {
     Process(python.spawn().expect("python3 starts"))
 }
 
-/// Has the page at `path` run `script`, whose result is a string.
+/// Runs `script` in the page at `path`; its result is a string.
 fn run(browser: &mut Process, path: &str, script: &str) -> String {
     let script = script.replace('\n', " ");
     let input = browser.0.stdin.as_mut().unwrap();

@@ -1,11 +1,11 @@
-//! `squall doctor` in a network of its own, whose device lacks what it usually has.
+//! `squall doctor` in its own network, whose device lacks some usual features.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
 
-/// What `doctor` says of `veth0` in a new network namespace, after this command.
+/// What `doctor` reports about `veth0` in a new network namespace, after this command.
 fn veth(setup: &str) -> serde_json::Value {
-    // A client that finds nobody has the device carry something.
+    // A client that finds no server makes the device carry traffic.
     let script = format!(
         "set -e
          ip link add veth0 type veth peer name veth1

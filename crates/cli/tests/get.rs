@@ -20,7 +20,7 @@ fn code(output: &Output) -> i32 {
     output.status.code().expect("an exit code")
 }
 
-/// What it wrote, of a run that succeeded.
+/// The output of a successful run.
 fn text(output: &Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(code(output), 0, "{errors}");
@@ -157,7 +157,7 @@ fn certificates_are_verified() {
     let (server, url) = serve(&folder, &["--name", "one.test"]);
     let refused = get(&[&format!("{url}/page")]);
     let message = String::from_utf8_lossy(&refused.stderr);
-    // Where the system has no certificates at all, that is said first.
+    // If the system has no certificates at all, that is reported first.
     assert!(
         code(&refused) == 60 || message.contains("--cacert"),
         "{message}"

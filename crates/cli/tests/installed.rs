@@ -62,7 +62,7 @@ fn every_command_has_a_man_page_and_pages_are_the_same_everywhere() {
     assert!(read("squall-perf-server.1").contains("\\-\\-listen"));
     assert!(read("squall-bench-protect.1").contains("\\-\\-suite"));
     for name in ["squall.1", "squall-doctor.1"] {
-        // Neither the machine's kernels nor a commit.
+        // It names neither the machine's kernels nor a commit.
         assert!(!read(name).contains("AES-128-GCM "), "{name}");
         assert!(!read(name).contains("commit "), "{name}");
     }
@@ -89,7 +89,7 @@ fn the_long_version_names_commit_library_and_kernels() {
         let expected = format!("{} {}", text("suite"), text("kernel"));
         assert!(long.contains(&expected), "{expected} in {long}");
     }
-    // In a working tree of squall, the commit that was checked out when it was built.
+    // In a working tree of squall: the commit that was checked out at build time.
     let git = Command::new("git")
         .args(["rev-parse", "--short=12", "HEAD"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))

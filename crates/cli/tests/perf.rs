@@ -85,7 +85,7 @@ fn digests_are_equal_at_both_ends() {
         assert_eq!(result["equal"], true, "{contender}");
         assert_eq!(result["bytes"], 3_000_009, "{contender}");
         assert_eq!(result["server_sha256"], result["client_sha256"]);
-        // The same pattern for all, so the same digest from all.
+        // All send the same pattern, so all have the same digest.
         assert_eq!(result["server_sha256"], report["tcp"]["server_sha256"]);
     }
 }
@@ -123,7 +123,7 @@ fn a_client_downloads_from_and_uploads_to_a_server() {
 #[test]
 fn a_wrong_certificate_is_told_in_one_line() {
     let server = Server::start();
-    // Whatever this system trusts, a certificate that was made a moment ago is not among it.
+    // Whatever this system trusts, it does not include a certificate that was just generated.
     let line = failure(&[
         "perf",
         "client",
@@ -147,13 +147,13 @@ fn a_busy_port_is_told_in_one_line() {
 
 #[test]
 fn an_unreachable_server_is_told_in_one_line() {
-    // Bound, but nobody answers.
+    // Bound, but never answers.
     let silent = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let address = silent.local_addr().expect("bound").to_string();
     let output = squall(&["perf", "client", &address, "-k", "-n", "1K"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
-    // Meanwhile it says what it waits for.
+    // Meanwhile it reports what it waits for.
     let text = String::from_utf8(output.stderr).expect("text");
     let lines: Vec<&str> = text.lines().collect();
     let (line, waiting) = lines.split_last().expect("lines");
@@ -169,8 +169,8 @@ fn an_unreachable_server_is_told_in_one_line() {
 
 #[test]
 fn a_closed_port_is_told_in_one_line() {
-    // A socket that takes datagrams of another one only: the system refuses everybody else's, and
-    // no other test gets the port.
+    // A socket connected to another one: the system refuses all other datagrams, and no other test
+    // gets the port.
     let held = UdpSocket::bind("127.0.0.1:0").expect("a port");
     held.connect("127.0.0.1:9").expect("it is loopback");
     let address = held.local_addr().expect("bound").to_string();
@@ -183,7 +183,7 @@ fn a_closed_port_is_told_in_one_line() {
     }
 }
 
-/// The system says that nobody listens there any more: no waiting for the idle timeout.
+/// The system reports that the port is closed, so there is no need to wait for the idle timeout.
 #[test]
 fn a_killed_server_is_noticed() {
     for work in ["--download", "--upload", "--requests"] {
@@ -196,7 +196,7 @@ fn a_killed_server_is_noticed() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary runs");
-        // Whether it has connected by then or not, the server is missed.
+        // Whether or not it has connected by then, it notices that the server is gone.
         std::thread::sleep(Duration::from_millis(700));
         server.process.kill().expect("it runs");
         server.process.wait().expect("it ends");
@@ -205,7 +205,7 @@ fn a_killed_server_is_noticed() {
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
         let error = report["error"].as_str().expect("text");
         assert!(error.contains("ICMP port unreachable"), "{work}: {error}");
-        // What was measured before is not lost.
+        // Earlier measurements are not lost.
         let intervals = report["intervals"].as_array();
         assert!(
             error.contains("nothing listens") || intervals.is_some_and(|list| !list.is_empty()),
@@ -252,7 +252,7 @@ fn addresses_are_of_the_family_that_was_asked_for() {
         (&["-4", "[::1]:1"], "has no IPv4 address"),
         (&["-B", "::1", &address], "has no IPv6 address"),
         (&["-4", "-B", "::1", &address], "is not an IPv4 address"),
-        // Documentation's (RFC 5737): no machine has it.
+        // An address for documentation (RFC 5737): no machine has it.
         (&["-B", "192.0.2.254", &address], "192.0.2.254"),
     ] {
         let line = failure(&[&["perf", "client", "-k"], args].concat());
@@ -281,7 +281,7 @@ fn a_server_listens_where_it_is_told_to() {
         let server = Server::anywhere(args);
         assert!(server.first.contains(host), "{args:?}: {}", server.first);
     }
-    // A socket for IPv6 hears IPv4 as well, so this one refuses it.
+    // An IPv6 socket also receives IPv4, so this one must refuse it.
     let server = Server::anywhere(&["-p", "0", "-6"]);
     let brief = |host: &str| squall(&["perf", "client", host, "-k", "-n", "1K"]);
     let six = brief(&format!("[::1]:{}", server.port));
@@ -302,7 +302,7 @@ fn wrong_arguments_end_with_code_2() {
     ] {
         assert_eq!(squall(args).status.code(), Some(2), "{args:?}");
     }
-    // The value, and what it may be.
+    // The message names the value and what is allowed.
     for (args, wrong, hint) in [
         (&["perf", "-c", "-1"][..], "-1", "from 1 to 100000"),
         (&["perf", "-n", "-1"], "-1", "10M"),
@@ -347,7 +347,7 @@ fn a_cas_certificate_is_told_from_one_that_is_not_trusted() {
     }
 }
 
-/// A report that got lost is no success.
+/// A lost report is not a success.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_told() {

@@ -131,7 +131,7 @@ fn a_connection_carries_a_hundred_thousand_streams_over_quic() {
     let args = ["perf", "-s", "100000", "-n", "100", "--rounds", "1"];
     let report = json(&[&args[..], &["--only", "quic", "--json"]].concat());
     assert_eq!(report["quic"]["bytes"], 10_000_000);
-    // A thread at each end for each connection of TCP is too much.
+    // A thread at each end for every TCP connection is too much.
     let line = failure(&args);
     assert!(line.contains("--only quic"), "{line}");
 }
@@ -181,7 +181,7 @@ fn a_bitrate_limits_each_stream_in_every_contender() {
     for contender in ["quic", "tls_tcp", "tcp"] {
         let rate = report[contender]["gbit_per_s"].as_f64();
         let rate = rate.unwrap_or_else(|| panic!("{contender}: {report}"));
-        // What a piece of 16 KiB more does to a second, and a machine that has no time for it.
+        // Room for one more piece of 16 KiB in the second, and for a busy machine.
         assert!((0.02..0.09).contains(&rate), "{contender}: {rate} Gbit/s");
     }
     let output = squall(&["perf", "-b", "40M", "-t", "0.3", "--rounds", "1", "--csv"]);

@@ -14,10 +14,10 @@ fn number(value: &serde_json::Value) -> f64 {
         .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// An empty folder for temporary files.
+/// An empty temporary folder.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    // What an earlier run that failed has left.
+    // Leftovers of an earlier run that failed.
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("a folder");
     folder
@@ -58,11 +58,11 @@ fn http_costs_are_side_by_side_under_an_equal_load() {
             (us * 1e3 / size as f64 / s_per_gb - 1.0).abs() < 1e-6,
             "{row}"
         );
-        // One core is all that the server has.
+        // The server has only one core.
         assert!(us * per_s < 1.2e6, "{row}");
         assert_eq!(row.as_object().expect("a row").len(), 5, "{row}");
     }
-    // The same load for all, as it was counted.
+    // The same counted load for all.
     for (load, connections) in report["load"].as_array().expect("loads").iter().zip(
         std::iter::repeat_n([10, 10, 100], 3)
             .chain([[10; 3], [30; 3]])
@@ -83,7 +83,7 @@ fn http_costs_are_side_by_side_under_an_equal_load() {
         assert_eq!(row["protocol"], protocol);
         let keys = ["server_us_per_connection", "connections_per_s"];
         let [us, per_s] = keys.map(|key| number(&row[key]));
-        // A full handshake is many requests' work.
+        // A full handshake costs as much as many requests.
         assert!(us > 50.0 && per_s > 0.0 && us * per_s < 1.2e6, "{row}");
     }
     // Where HTTP/3's time goes: the parts are the whole.
@@ -93,12 +93,12 @@ fn http_costs_are_side_by_side_under_an_equal_load() {
     assert_eq!(found, works);
     for table in staged {
         let rows = table["rows"].as_array().expect("rows");
-        // A stage without time has no row: handshakes, once all connections are there.
+        // A stage without time has no row, such as handshakes once all connections exist.
         let of = |name: &str| {
             let row = rows.iter().find(|row| row["stage"] == name);
             row.map_or(0.0, |row| number(&row["percent"]))
         };
-        // Of what is long no request may begin in so short a time on a slow machine.
+        // On a slow machine, a long request may not even begin in so short a time.
         let is_long = table["size"] == 1_000_000 || table["work"] == "session";
         let qpack = (!is_long).then_some("QPACK");
         for stage in (["UDP send", "AEAD", "HTTP/3", "application"].into_iter()).chain(qpack) {
@@ -114,7 +114,7 @@ fn http_costs_are_side_by_side_under_an_equal_load() {
         let sum: f64 = rows.iter().filter_map(|row| row["percent"].as_f64()).sum();
         assert!(sum < 100.1, "{sum}: {table}");
     }
-    // Of one round, the median is that of the rows.
+    // With one round, the median equals the rows' ratio.
     let ratio = number(&report["ratios"][1]["h3_to_h1"]);
     let [h3, h1] = [3, 5].map(|at| number(&rows[at]["server_us_per_request"]));
     assert!((ratio / (h3 / h1) - 1.0).abs() < 1e-6, "{ratio} {h3} {h1}");
@@ -129,7 +129,7 @@ fn http_costs_are_side_by_side_under_an_equal_load() {
         // A segment of every viewer each 2 ms is more than a core can do.
         assert!(number(&row["stalls"]) > 0.0, "{row}");
     }
-    // The server's folder is gone, and so is the server.
+    // The server's folder is gone, as is the server.
     let left: Vec<_> = std::fs::read_dir(&folder).expect("a folder").collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -193,7 +193,7 @@ fn ctrl_c_ends_an_http_measurement_and_its_server() {
         .spawn()
         .expect("the binary runs");
     let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-    // The server runs when the heading is there.
+    // The server is running once the heading appears.
     let first = lines.next().expect("a line").expect("text");
     assert!(first.starts_with("loopback"), "{first}");
     signal(&process, "INT");

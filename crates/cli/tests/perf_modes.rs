@@ -14,13 +14,13 @@ fn number(value: &serde_json::Value) -> f64 {
         .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// The columns of each line that `--csv` got last, the heading's among them.
+/// The last columns of each `--csv` line, including the heading.
 fn last_values(text: &str) -> Vec<Vec<&str>> {
     let lines = text.lines().map(|line| line.split(',').skip(12).collect());
     lines.collect()
 }
 
-/// Percentiles that rise.
+/// Checks that percentiles rise.
 fn assert_latency(latency: &serde_json::Value) {
     let times = ["p50", "p90", "p99", "p99_9", "max"].map(|key| number(&latency[key]));
     assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
@@ -49,7 +49,7 @@ fn requests_give_their_rate_cpu_latency_and_stages() {
     for key in ["per_s", "server_cpu", "client_cpu"] {
         assert!(number(&row[key]) > 0.0, "{key}");
     }
-    // At most so many at a time: Little's law, with room for rounding.
+    // At most this many at a time: Little's law, with room for rounding.
     let (count, seconds) = (number(&row["count"]), number(&row["seconds"]));
     assert!((number(&row["per_s"]) - count / seconds).abs() < 1.0);
     assert!(number(&row["per_s"]) * number(&row["latency_us"]["p50"]) / 1e6 < 80.0);
@@ -84,8 +84,7 @@ fn requests_give_their_rate_cpu_latency_and_stages() {
         assert!(number(&other["server_cpu"]) > 0.0 && number(&other["client_cpu"]) > 0.0);
         assert!(number(&other["per_s"]) * number(&other["latency_us"]["p50"]) / 1e6 < 80.0);
         assert_latency(&other["latency_us"]);
-        // A median of two rounds' ratios, and the ratio of their sums: not the same, but no
-        // strangers.
+        // A median of two rounds' ratios, and the ratio of their sums: not equal, but close.
         let ratio = number(&row[format!("ratio_to_{control}")]);
         let of_sums = sum(row) / sum(other);
         assert!(
@@ -209,8 +208,8 @@ fn handshakes_of_every_kind_are_what_they_are_called() {
         ]
     );
     for row in rows {
-        // A handshake of another kind would have ended the run with an error. squall makes whole
-        // batches only.
+        // A handshake of the wrong kind would have ended the run with an error. squall makes only
+        // whole batches.
         let count = row["count"].as_u64().expect("count");
         assert!(count > 0 && (row["contender"] == "tls_tcp" || count % 3 == 0));
         assert!(number(&row["server_cpu"]) > 0.0 && number(&row["client_cpu"]) > 0.0);
@@ -316,7 +315,7 @@ fn every_suite_and_congestion_control_moves_bytes() {
 
 #[test]
 fn no_gso_sends_every_datagram_alone() {
-    // What else the machine does adds to either time: then again.
+    // Other load on the machine adds to either time: if so, try again.
     for _ in 0..10 {
         let alone = us_of_sending(Server::with(&["--no-gso"]));
         let together = us_of_sending(Server::start());
@@ -387,7 +386,7 @@ fn ctrl_c_ends_a_server_with_a_summary_and_tells_its_client() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    // It is under way.
+    // It is in progress.
     let mut lines = BufReader::new(client.stdout.take().expect("piped")).lines();
     lines.next().expect("a line").expect("text");
     let begin = std::time::Instant::now();
@@ -396,7 +395,7 @@ fn ctrl_c_ends_a_server_with_a_summary_and_tells_its_client() {
     for part in ["served 1 connection(s)", "UDP send"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // Told at once, not by a timeout.
+    // Noticed at once, not by a timeout.
     while lines.next().is_some() {}
     let output = client.wait_with_output().expect("it ends");
     assert!(begin.elapsed() < Duration::from_secs(8));
@@ -483,7 +482,7 @@ fn what_is_wrong_is_told_in_a_line_that_says_what_to_do() {
         let line = failure(args);
         assert!(line.contains(word), "{args:?}: {line}");
     }
-    // Whatever the environment of the test says: no file, and one that cannot be.
+    // Whatever the test's environment says: no file, and an impossible one.
     for file in ["", "/nowhere/keys"] {
         let output = Command::new(env!("CARGO_BIN_EXE_squall"))
             .args(["perf", "--keylog", "-n", "1K"])
@@ -501,7 +500,7 @@ fn what_is_wrong_is_told_in_a_line_that_says_what_to_do() {
 
 #[test]
 fn another_application_protocol_is_told_in_a_line() {
-    // A server of ours that speaks something else.
+    // A squall server that speaks another protocol.
     let mut other = Command::new(env!("CARGO_BIN_EXE_squall"))
         .args(["bench", "idle", "--serve", "--connections", "1"])
         .stdin(Stdio::piped())
@@ -592,7 +591,7 @@ fn a_server_says_nothing_of_connections_unless_asked() {
         let (code, text) = server.interrupt();
         assert_eq!(code, Some(0));
         let told = text.lines().filter(|line| line.contains("sent 1000 bytes"));
-        // The summary sums both up.
+        // The summary adds both up.
         assert_eq!(told.count(), lines, "{args:?}: {text}");
         assert!(text.contains("served 2 connection(s)"), "{text}");
     }
@@ -649,7 +648,7 @@ fn intervals_sum_to_the_whole_in_json() {
     let count = report["rows"][0]["count"].as_u64().expect("a count");
     assert_intervals(&intervals, "count", count);
     assert_eq!(intervals[0]["workload"], "W3");
-    // Over loopback each contender has its own, in each round.
+    // Over loopback each contender has its own intervals, in each round.
     let report = json(&[
         "perf",
         "-t",
@@ -674,7 +673,7 @@ fn intervals_sum_to_the_whole_in_json() {
         }
         assert_eq!(report[contender]["bytes"], bytes, "{contender}");
     }
-    // Unless asked for there are none.
+    // By default there are none.
     let report = json(&[
         "perf", "client", &address, "-k", "-n", "1K", "-i", "0", "--json",
     ]);
@@ -689,7 +688,7 @@ fn intervals_are_lines_for_people() {
     let output = squall(&args);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).expect("text");
-    // Before the results, as they happen.
+    // Before the results, as intervals end.
     let first = text.lines().next().expect("a line");
     assert!(
         first.trim_start().starts_with("0.00-0.") && first.ends_with("Gbit/s  download"),

@@ -10,7 +10,7 @@ fn number(value: &serde_json::Value) -> f64 {
         .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// One round of a workload, as short as it can be.
+/// One round of a workload, as short as possible.
 fn report(args: &[&str]) -> serde_json::Value {
     json(&[&["perf", "--rounds", "1", "-t", "0.4", "--json"], args].concat())
 }
@@ -54,7 +54,7 @@ fn datagrams_have_their_cpu_and_the_share_that_was_lost() {
     assert!(line.contains("--payload"), "{line}");
 }
 
-/// Percentiles that rise.
+/// Checks that percentiles rise.
 fn assert_latency(row: &serde_json::Value) {
     let times = ["p50", "p90", "p99", "p99_9", "max"].map(|key| number(&row["latency_us"][key]));
     assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
@@ -80,8 +80,8 @@ fn viewers_get_their_rate_in_segments() {
                 (&size.into(), &"s/GB".into())
             );
             assert_latency(row);
-            // At the rate, unless the machine is busy, and never much faster: the first moments of
-            // all connections are spread over a distance.
+            // At the rate, unless the machine is busy, and never much faster: the first requests of
+            // all connections are spread over one interval.
             let (reached, target) = (number(&row["per_s"]), number(&row["target_per_s"]));
             assert!(reached < target * 1.1 + 20.0, "{row}");
             let gbit_per_s = reached * f64::from(size) * 8.0 / 1e9;
@@ -109,7 +109,7 @@ fn requests_begin_after_answers_and_then_by_the_clock() {
             (&"closed".into(), &"open".into())
         );
         assert_eq!(closed["connections"], 20);
-        // Half of what the same contender reached, and no other's.
+        // Half of what this contender itself reached.
         let ratio = number(&open["target_per_s"]) / number(&closed["per_s"]);
         assert!((ratio - 0.5).abs() < 1e-6, "{ratio}");
         assert_latency(open);
@@ -119,7 +119,7 @@ fn requests_begin_after_answers_and_then_by_the_clock() {
         controls.contains("one event loop at each end"),
         "{controls}"
     );
-    // A rate that is given needs no measurement before it.
+    // A given rate needs no prior measurement.
     let report = self::report(&["--requests", "--rate", "300", "-c", "2", "--only", "quic"]);
     assert_eq!(contenders(&report), [("requests", "squall")]);
     let row = &report["rows"][0];
@@ -166,7 +166,7 @@ fn connections_come_and_go() {
     let client = ["perf", "client", &address, "-k", "-t", "0.3", "--json"];
     let report = json(&[&client[..], &["--churn=2", "--download-size", "1K"]].concat());
     assert_eq!(report["rows"][0]["workload"], "churn");
-    // Each connection had as many requests as were asked for.
+    // Each connection made the requested number of requests.
     let connections = report["rows"][0]["count"].as_u64().expect("a count");
     let (code, text) = server.interrupt();
     assert_eq!(code, Some(0));
@@ -241,7 +241,7 @@ fn bulk_data_on_several_numbers_of_connections_has_a_row_for_each() {
         assert_eq!(row["rounds_cpu_s_per_gb"].as_array().map(Vec::len), Some(2));
         assert_eq!(row["stages"].is_object(), contender == "squall");
         assert_eq!(row["ratio_to_fewest"].is_f64(), connections == 4, "{row}");
-        // Each turn has intervals of its own, which sum to it.
+        // Each turn has its own intervals, which sum to it.
         let intervals = report["intervals"].as_array().expect("a list");
         let own = intervals.iter().filter(|one| {
             let name = one["contender"]

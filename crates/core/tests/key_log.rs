@@ -1,4 +1,4 @@
-//! The key log (draft-ietf-tls-keylogfile): what a tool that looks at packets needs.
+//! The key log (draft-ietf-tls-keylogfile): what a packet analyser needs.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -18,8 +18,8 @@ use squall_protect::{
     HeaderKey, HeaderKeyMaterial, KeyMaterial, Outcome, PacketKey, PacketSpan, Suite,
 };
 
-/// The test below runs itself with this in its environment: the file's name has to be there when a
-/// process begins.
+/// The test below runs itself with this in its environment: the file's name must be set when a
+/// process starts.
 const CHILD: &str = "SQUALL_KEY_LOG_TEST";
 
 fn unhex(text: &str) -> Vec<u8> {

@@ -1,5 +1,5 @@
-//! What a connection costs in memory, and what somebody who is none costs, by counting what is
-//! allocated: rows 9 and 15 of the threat table in `SECURITY.md`.
+//! What a connection costs in memory, and what a stranger costs, by counting allocations: rows 9
+//! and 15 of the threat table in `SECURITY.md`.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -22,7 +22,7 @@ use squall_wire::{Direction, Side, VERSION_1};
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
 
-/// Connections that a server gets; the test's own notes of datagrams are let go.
+/// Connects clients to a server; the test's own records of datagrams are dropped.
 fn connect(link: &mut Link, tls: &Arc<rustls::ClientConfig>, count: usize) {
     for _ in 0..count {
         let transport = TransportConfig::default();
@@ -39,7 +39,7 @@ fn an_idle_connection_of_a_server_takes_at_most_12_kb() {
     let config = EndpointConfig::new([1; 32]);
     let server = Host::server(config, server_tls, TransportConfig::default());
     let mut link = Link::new(Host::client(), server);
-    // What is made once is made by the first; the clients' halves are dropped.
+    // The first connections make what is made once; the clients' halves are dropped.
     connect(&mut link, &client_tls, 3);
     link.client.connections.clear();
     let before = held();
@@ -52,7 +52,7 @@ fn an_idle_connection_of_a_server_takes_at_most_12_kb() {
     let server = (after - before) / COUNT as isize;
     let client = both / COUNT as isize - server;
     println!("bytes of an idle connection: server {server}, client {client}");
-    // Four keys have tables for registers of 512 bits instead of 256 where those are used.
+    // Four keys have tables for registers of 512 bits instead of 256 if those are used.
     let is_wide = chosen_kernel(Suite::Aes128Gcm) == KernelKind::Vaes512;
     let tables = if is_wide { 4 * 384 } else { 0 };
     assert!(server <= 12 * 1024 + tables, "{server} bytes");
@@ -69,7 +69,7 @@ fn pair(transport: &TransportConfig) -> (Link, usize, usize) {
     (link, handle, at_server)
 }
 
-/// The estimate and what was allocated since, beyond what both were at first.
+/// By how much the estimate and the allocated bytes have risen above their first values.
 fn rises(connection: &squall_core::Connection, first: (usize, isize)) -> (f64, f64) {
     let estimate = connection.memory() - first.0;
     (estimate as f64, (held() - first.1) as f64)
@@ -125,7 +125,7 @@ fn data_that_waits_is_in_what_a_connection_says() {
     let unread = TransportConfig::default()
         .initial_stream_window(4 << 20)
         .initial_window(8 << 20);
-    // Written and not sent, in large pieces and in small ones.
+    // Written but not sent, in large pieces and in small ones.
     for size in [1 << 20, 1000, 10] {
         let (mut link, handle, _) = pair(&unread);
         let client = link.client.connections.get_mut(&handle).unwrap();
@@ -138,7 +138,7 @@ fn data_that_waits_is_in_what_a_connection_says() {
         }
         assert_honest(&format!("unsent, {size}"), rises(client, first));
     }
-    // Received and not read: one stream, and many short ones.
+    // Received but not read: one stream, and many short ones.
     for (streams, size) in [(1, 3 << 20), (100, 3000), (100, 20_000)] {
         let (mut link, handle, at_server) = pair(&unread);
         (link.to_client, link.to_server) = (Vec::new(), Vec::new());
@@ -160,7 +160,7 @@ fn data_that_waits_is_in_what_a_connection_says() {
         let server = &link.server.connections[&at_server];
         let what = format!("unread, {streams} of {size}");
         assert_honest(&what, rises(server, first));
-        // Read to the end, only chunks for reuse are left.
+        // Once read to the end, only chunks for reuse are left.
         let server = link.server.connections.get_mut(&at_server).unwrap();
         while let Some(id) = server.accept(Direction::Unidirectional) {
             while let Ok(Some(_)) = server.read(id, usize::MAX) {}
@@ -171,8 +171,7 @@ fn data_that_waits_is_in_what_a_connection_says() {
     }
 }
 
-// A byte at the end of its credit costs a peer nothing, and must not look as if it cost us a
-// window.
+// A byte at the end of its credit costs a peer nothing, and must not be counted as a whole window.
 #[test]
 fn a_gap_is_not_memory() {
     let (mut link, handle, at_server) = pair(&TransportConfig::default());
@@ -216,7 +215,7 @@ fn datagrams_that_open_nothing_leave_nothing() {
             before = held();
         }
         let len = match n % 6 {
-            // Another id, so that the tag is wrong; noise behind a good header; a damaged header;
+            // Another id, so that the tag is wrong; noise after a good header; a damaged header;
             // all noise; too short; an id that is easy to guess.
             0 => {
                 datagram.copy_from_slice(&good);
@@ -323,10 +322,10 @@ fn a_connection_that_has_moved_data_gives_the_memory_back() {
         transfer(&mut link, from_server, 8_000_000);
     }
     let used = held() - before;
-    // The next segment of a film finds the memory of the last one.
+    // The next segment of a film reuses the memory of the last one.
     link.rest(Duration::from_secs(2));
     let between = held() - before;
-    // Long enough for what timers and acknowledgements are left.
+    // Long enough for the remaining timers and acknowledgements.
     link.rest(Duration::from_secs(5));
     let idle = held() - before;
     let each = |bytes: isize| bytes / COUNT as isize;
@@ -345,7 +344,7 @@ fn a_connection_that_has_moved_data_gives_the_memory_back() {
     assert!(each(idle) <= each(fresh) + 2048, "{} bytes", each(idle));
 }
 
-/// Lets six seconds go by.
+/// Lets six seconds pass.
 fn rest(pair: &mut Pair) {
     let until = pair.now + Duration::from_secs(6);
     while pair.now < until {

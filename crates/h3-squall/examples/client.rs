@@ -1,11 +1,11 @@
-//! Gets a page by HTTP/3, or posts standard input.
+//! Gets a page over HTTP/3, or posts standard input.
 //!
 //! ```sh
 //! cargo build -p h3-squall --examples; cd target/debug/examples
 //! ./client https://localhost:4433/ certificate.pem
 //! echo hello | ./client --post https://localhost:4433/ certificate.pem
 //! ```
-//! The certificate is trusted, and no other.
+//! Only this certificate is trusted.
 
 use std::error::Error;
 
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             debug_assert!(!data.has_remaining());
         }
         out.flush().await?;
-        // The last handle for requests is dropped here, which ends the connection.
+        // Dropping the last request handle here ends the connection.
         Ok::<_, Box<dyn Error>>(())
     };
     let (end, result) = tokio::join!(driver, exchange);

@@ -1,10 +1,10 @@
-//! An HTTP/3 server that answers every request with what it was sent.
+//! An HTTP/3 server that answers every request with the body that it received.
 //!
 //! ```sh
 //! cargo run -p h3-squall --example server -- 127.0.0.1:4433 certificate.pem
 //! curl --http3-only --cacert certificate.pem --data hello https://localhost:4433/
 //! ```
-//! It makes a certificate for `localhost` at every start, and writes it to the file named.
+//! It generates a certificate for `localhost` at every start, and writes it to the named file.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -68,7 +68,7 @@ async fn requests(connection: squall::Connection) -> Result<(), Box<dyn Error>> 
     }
 }
 
-/// Sends the body back as it comes. Should this return early, the client sees a reset.
+/// Sends the body back as it arrives. If this returns early, the client sees a reset.
 async fn answer(request: &Request<()>, stream: Stream) -> Result<(), StreamError> {
     println!("{} {}", request.method(), request.uri());
     let (mut send, mut recv) = stream.split();

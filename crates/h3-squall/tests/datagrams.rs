@@ -1,4 +1,4 @@
-//! HTTP datagrams (RFC 9297) by h3-datagram.
+//! HTTP datagrams (RFC 9297) with h3-datagram.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
 mod common;
@@ -9,7 +9,7 @@ use h3_datagram::datagram_handler::{HandleDatagramsExt, SendDatagramError};
 use http::Request;
 use squall::{Bytes, TransportConfig};
 
-/// Has a client send `payload` in a datagram of its first request; returns what the server reads.
+/// Makes a client send `payload` in a datagram of its first request; returns what the server reads.
 async fn send(server: TransportConfig, payload: Bytes) -> Result<Bytes, SendDatagramError> {
     let transport = Transport::new(server).await;
     let far = transport.far.clone();

@@ -1,4 +1,4 @@
-//! HTTP/3 between h3 over squall and itself, over real sockets.
+//! HTTP/3 between two ends of h3 over squall, over real sockets.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -36,12 +36,12 @@ macro_rules! body {
     }};
 }
 
-/// Sends the request's body back, and its trailers.
+/// Sends the request's body and trailers back.
 async fn echo(_: Request<()>, mut stream: ServerStream) {
     let body = body!(stream).unwrap();
     let trailers = within(stream.recv_trailers()).await.unwrap();
     stream.send_response(ok()).await.unwrap();
-    // Pieces of all sizes around the one from which payload is shared.
+    // Pieces of sizes around the one from which payload is shared.
     for piece in Bytes::from(body).chunks(5000).map(Bytes::copy_from_slice) {
         stream.send_data(piece).await.unwrap();
     }
@@ -145,7 +145,7 @@ async fn codes_of_resets_and_stops_are_seen_through_h3() {
                     stream.stop_sending(Code::H3_REQUEST_REJECTED);
                     stream.finish().await.unwrap();
                 }
-                // Waits for the client to give up both directions.
+                // Waits until the client gives up both directions.
                 _ => {
                     let read = body!(stream).unwrap_err();
                     let written = loop {
@@ -180,7 +180,7 @@ async fn codes_of_resets_and_stops_are_seen_through_h3() {
         Some(Code::H3_REQUEST_REJECTED),
         "{error:?}"
     );
-    // The answer is there all the same.
+    // The answer still arrives.
     assert_eq!(within(stream.recv_response()).await.unwrap().status(), 200);
     assert_eq!(body!(stream).unwrap(), b"");
 
@@ -273,7 +273,7 @@ async fn a_shutdown_finishes_what_has_begun_and_refuses_the_rest() {
     let request = || Request::get("https://localhost/").body(()).unwrap();
     let mut stream: ClientStream = within(requests.send_request(request())).await.unwrap();
     within(stream.finish()).await.unwrap();
-    // Refused by this end, or by the server, depending on where the GOAWAY is.
+    // Refused by this end or by the server, depending on whether the GOAWAY has arrived.
     let refused = loop {
         match within(requests.send_request(request())).await {
             Err(error) => break error,
@@ -304,7 +304,7 @@ async fn a_shutdown_finishes_what_has_begun_and_refuses_the_rest() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_is_cancelled_loses_nothing() {
-    // Less than one of the pieces below fits in.
+    // Less than one of the pieces below fits.
     let small = TransportConfig::default()
         .initial_stream_window(10_000)
         .stream_receive_window(10_000)
@@ -316,7 +316,7 @@ async fn a_write_that_is_cancelled_loses_nothing() {
         let piece = pattern(30_000, seed);
         sent.extend_from_slice(&piece);
         let mut send = std::pin::pin!(stream.send_data(piece.into()));
-        // Not even once to its end.
+        // Not even the first poll completes.
         let _ = send.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
     let (mut send, mut recv) = stream.split();
@@ -351,7 +351,7 @@ async fn payload_in_several_pieces_is_written_in_order() {
     assert!(body!(stream).unwrap() == whole);
 }
 
-/// Payload that counts the bytes taken out of it one by one, which those that are shared are not.
+/// Payload that counts the bytes copied out of it; shared ones are not.
 struct Watched(Bytes, Arc<AtomicUsize>);
 
 impl Buf for Watched {
@@ -392,7 +392,7 @@ async fn long_payload_is_shared_and_short_payload_is_copied() {
         within(stream.recv_response()).await.unwrap();
         assert!(body!(stream).unwrap() == payload);
     }
-    // What was shared is let go of once it is acknowledged.
+    // Shared data is released once it is acknowledged.
     within(async {
         while Arc::strong_count(&copied) > 1 {
             tokio::time::sleep(Duration::from_millis(5)).await;

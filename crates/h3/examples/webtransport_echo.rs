@@ -1,4 +1,4 @@
-//! A WebTransport server that sends back what it gets:
+//! A WebTransport server that echoes what it receives:
 //! `cargo run -p squall-h3 --example webtransport_echo`. It prints a script for a page's console.
 
 use std::convert::Infallible;
@@ -27,8 +27,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// An endpoint and its certificate. Browsers accept a hash in place of a chain of trust if the
-/// certificate is valid for at most two weeks.
+/// Returns an endpoint and its certificate. Browsers accept a hash in place of a chain of trust if
+/// the certificate is valid for at most two weeks.
 pub(crate) fn bind(address: SocketAddr) -> Result<(Endpoint, Vec<u8>), Box<dyn Error>> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(["localhost".to_owned()])?;
@@ -79,7 +79,7 @@ async fn echo(session: Session) {
                 tokio::spawn(async move { copy(session.open_uni().await?, recv).await });
             }
             Some(datagram) = session.recv_datagram() => {
-                // A datagram may be lost anywhere; here for want of room.
+                // A datagram may be lost anywhere; here, for lack of room.
                 let _ = session.send_datagram(&datagram);
             }
             else => break,

@@ -1,7 +1,7 @@
 //! In steady state a request that is answered from its head costs the server's worker no
 //! allocation, from the datagram that brings it to the one that carries the response.
 //!
-//! Alone in its file: the allocator counts, by thread.
+//! Alone in its file, since the allocator counts, by thread.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -24,13 +24,13 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that ends has no counter any more, and nobody to read it.
+    // A thread that is ending has no counter any more, and nobody reads it.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
 struct Counting;
 
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: every call is handed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -58,11 +58,11 @@ static ALLOCATOR: Counting = Counting;
 
 /// Requests in flight.
 const IN_FLIGHT: usize = 10;
-/// Until the server's memory has grown to what it takes.
+/// Requests until the server's memory has grown to its steady size.
 const WARM_UP: usize = 2_000;
 const REQUESTS: usize = 2_000;
-/// A worker that was held up finds more at once than ever before, and a buffer grows: only what
-/// every round takes belongs to the requests.
+/// A worker that was delayed finds more at once than ever before, and a buffer grows: only
+/// allocations in every round are due to the requests.
 const ROUNDS: usize = 5;
 
 #[tokio::test]

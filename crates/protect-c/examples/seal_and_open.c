@@ -75,7 +75,7 @@ static void spans(void) {
     require(squall_initial_keys(1, dcid, sizeof dcid, true, &client) == SQUALL_STATUS_OK,
             "no keys for the client");
 
-    /* The payload comes straight from where the application has it. */
+    /* The payload is read directly from the application's memory. */
     struct squall_slice source = {payload, sizeof payload};
     struct squall_span span = span_of_the_packet();
     span.header_len = HEADER_LEN;
@@ -156,7 +156,7 @@ static void scattered(void) {
     }
     require(memcmp(sent, expected, sizeof sent) == 0, "the sealed packet is another");
 
-    /* In one piece it is opened in place. */
+    /* A contiguous packet is opened in place. */
     memcpy(sent, header, 4);
     packet.header = sent;
     packet.payload = sent + 4;
@@ -169,7 +169,7 @@ static void scattered(void) {
     squall_header_key_free(header_key);
 }
 
-/* Wrong arguments are reported, and nothing is followed. */
+/* Wrong arguments are reported, and no pointer is followed. */
 static void misuse(void) {
     struct squall_packet_key *key = NULL;
     struct squall_packet packet = {0};

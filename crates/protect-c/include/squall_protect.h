@@ -42,7 +42,7 @@
 #define SQUALL_MASK_LEN 5
 
 /**
- * Not worked on yet. The functions work on pending packets only.
+ * Not processed yet. The functions process pending packets only.
  */
 #define SQUALL_PENDING 0
 
@@ -57,12 +57,12 @@
 #define SQUALL_FORGED 2
 
 /**
- * Received: its keys are not here. Set by the caller, never by the library.
+ * Received: its keys are not available. Set by the caller, never by the library.
  */
 #define SQUALL_NO_KEY 3
 
 /**
- * Not worked on: too short, outside the buffer, over another packet, or with an impossible number.
+ * Not processed: too short, outside the buffer, over another packet, or with an impossible number.
  */
 #define SQUALL_SKIP 4
 
@@ -72,21 +72,21 @@
 #define SQUALL_TAG_LEN 16
 
 /**
- * What a function reports. If it is neither `SQUALL_STATUS_OK` nor `SQUALL_STATUS_INTERNAL`,
- * nothing was worked on.
+ * The result of a call. Unless it is `SQUALL_STATUS_OK` or `SQUALL_STATUS_INTERNAL`, nothing was
+ * processed.
  */
 enum squall_status {
   /**
-   * The call was carried out. What became of each packet is in its `outcome`.
+   * The call was carried out. Each packet's result is in its `outcome`.
    */
   SQUALL_STATUS_OK = 0,
   /**
-   * A pointer is null that must not be.
+   * A pointer that must not be null is null.
    */
   SQUALL_STATUS_NULL = 1,
   /**
-   * A length is wrong: that of a key does not fit the suite, or something is longer than the
-   * library can describe (2^32 - 1 bytes).
+   * A length is wrong: a key's does not match the suite, or something is longer than the library
+   * can describe (2^32 - 1 bytes).
    */
   SQUALL_STATUS_LENGTH = 2,
   /**
@@ -94,16 +94,16 @@ enum squall_status {
    */
   SQUALL_STATUS_SUITE = 3,
   /**
-   * A value is not allowed: an `outcome` that is none, or an array that is not aligned.
+   * A value is not allowed: an unknown `outcome`, or an array that is not aligned.
    */
   SQUALL_STATUS_VALUE = 4,
   /**
-   * Memory overlaps that must not.
+   * Memory that must not overlap does.
    */
   SQUALL_STATUS_OVERLAP = 5,
   /**
-   * A bug in the library: it panicked, and printed why to the standard error. Packets of the
-   * call may be half done.
+   * A bug in the library: it panicked and printed why to standard error. Packets of the call may
+   * be half processed.
    */
   SQUALL_STATUS_INTERNAL = 6,
 };
@@ -115,7 +115,7 @@ struct squall_header_key;
 
 /**
  * An expanded AEAD key of one direction. Threads may share it; only `squall_packet_key_shrink` and
- * `squall_packet_key_free` need it for themselves.
+ * `squall_packet_key_free` need exclusive access.
  */
 struct squall_packet_key;
 
@@ -142,11 +142,11 @@ struct squall_keys {
 };
 
 /**
- * A packet that lies anywhere.
+ * A packet whose parts may lie anywhere in memory.
  *
  * If the payload follows the header in memory and the tag follows the payload, the packet is
- * worked on in place. Otherwise it is copied, once to seal and twice to open, by way of 16 kB that
- * the thread allocates at its first such packet and keeps; a longer packet has its own allocated.
+ * processed in place. Otherwise it is copied, once to seal and twice to open, through 16 kB that
+ * the thread allocates for its first such packet and keeps; longer ones are allocated separately.
  */
 struct squall_packet {
   /**
@@ -187,13 +187,13 @@ struct squall_packet {
    */
   uint32_t path_id;
   /**
-   * What became of the packet: `SQUALL_PENDING` and so on.
+   * The packet's result: `SQUALL_PENDING` and so on.
    */
   uint8_t outcome;
 };
 
 /**
- * One packet in a buffer: offsets and results, no pointer.
+ * One packet in a buffer: offsets and results, no pointers.
  *
  * Spans of one call lie in ascending order and do not overlap.
  */
@@ -207,8 +207,8 @@ struct squall_span {
    */
   uint32_t len;
   /**
-   * After `squall_unprotect` the truncated number, which the caller expands before
-   * `squall_open`. For `squall_seal` the full number.
+   * After `squall_unprotect`, the truncated number, which the caller expands before
+   * `squall_open`. For `squall_seal`, the full number.
    */
   uint64_t packet_number;
   /**
@@ -221,11 +221,11 @@ struct squall_span {
    */
   uint16_t header_len;
   /**
-   * Which of the caller's keys opens the packet; `squall_open` works on the spans of one slot.
+   * Which of the caller's keys opens the packet; `squall_open` processes the spans of one slot.
    */
   uint8_t slot;
   /**
-   * What became of the packet: `SQUALL_PENDING` and so on.
+   * The packet's result: `SQUALL_PENDING` and so on.
    */
   uint8_t outcome;
 };
@@ -239,7 +239,7 @@ struct squall_slice {
    */
   const uint8_t *data;
   /**
-   * How many.
+   * Number of bytes.
    */
   size_t len;
 };
@@ -257,8 +257,8 @@ const char *squall_kernel_name(uint16_t suite);
 /**
  * Expands an AEAD key (RFC 9001, section 5.1: "quic key" and "quic iv") and stores it in `*out`.
  *
- * `key_len` is 16 for AES-128-GCM and 32 for the others. The caller keeps, and wipes, the bytes
- * that it passes. The key is freed with `squall_packet_key_free`.
+ * `key_len` is 16 for AES-128-GCM and 32 for the others. The caller keeps the bytes that it
+ * passes, and wipes them. The key is freed with `squall_packet_key_free`.
  *
  * # Safety
  *
@@ -276,13 +276,13 @@ enum squall_status squall_packet_key_new(uint16_t suite,
  *
  * # Safety
  *
- * `key` is null, or comes from this library, was not freed before, and is used by no one.
+ * `key` is null, or comes from this library, was not freed before, and is not in use.
  */
 void squall_packet_key_free(struct squall_packet_key *key);
 
 /**
  * Builds the larger tables of a busy key, up to 3 kB, unless they exist: for a caller that passes
- * full packets one at a time, since only calls with eight or more build them by themselves. A
+ * full packets one at a time, since only calls with eight or more build them automatically. A
  * further call costs next to nothing.
  *
  * # Safety
@@ -292,7 +292,7 @@ void squall_packet_key_free(struct squall_packet_key *key);
 enum squall_status squall_packet_key_grow(const struct squall_packet_key *key);
 
 /**
- * Drops the larger tables of a key, for a connection that goes idle.
+ * Drops the larger tables of a key, for a connection that becomes idle.
  *
  * # Safety
  *
@@ -303,8 +303,8 @@ enum squall_status squall_packet_key_shrink(struct squall_packet_key *key);
 /**
  * Expands a header-protection key (RFC 9001, section 5.1: "quic hp") and stores it in `*out`.
  *
- * `key_len` is 16 for AES-128-GCM and 32 for the others. The caller keeps, and wipes, the bytes
- * that it passes. The key is freed with `squall_header_key_free`.
+ * `key_len` is 16 for AES-128-GCM and 32 for the others. The caller keeps the bytes that it
+ * passes, and wipes them. The key is freed with `squall_header_key_free`.
  *
  * # Safety
  *
@@ -321,12 +321,12 @@ enum squall_status squall_header_key_new(uint16_t suite,
  *
  * # Safety
  *
- * `key` is null, or comes from this library, was not freed before, and is used by no one.
+ * `key` is null, or comes from this library, was not freed before, and is not in use.
  */
 void squall_header_key_free(struct squall_header_key *key);
 
 /**
- * Makes the Initial keys of a connection (RFC 9001, section 5.2; RFC 9369, section 3.3) from the
+ * Derives the Initial keys of a connection (RFC 9001, section 5.2; RFC 9369, section 3.3) from the
  * destination connection id of the client's first packet, and stores them in `*out`.
  *
  * `version` is 1 or 0x6b3343cf; any other gets the constants of version 1. `is_client` says whose
@@ -412,7 +412,7 @@ enum squall_status squall_unprotect(const struct squall_header_key *key,
  * Opens the pending spans of `slot`, in place (RFC 9001, section 5.3).
  *
  * Each becomes `SQUALL_OPEN`, or `SQUALL_FORGED` with its payload wiped, or `SQUALL_SKIP` when its
- * geometry or number is impossible. A forged packet does not hinder the others. `path_id` is part
+ * geometry or number is impossible. A forged packet does not affect the others. `path_id` is part
  * of the nonce if both endpoints use the multipath extension, else 0.
  *
  * # Safety
@@ -445,7 +445,7 @@ enum squall_status squall_open(const struct squall_packet_key *key,
  *
  * `key` and `header` are null or come from this library. `buf`, `spans` and `sources` are null or
  * point to `buf_len` bytes, `count` spans and `count` slices; each slice is empty or can be read.
- * Nothing of that overlaps with `buf` or `spans`, or is written by others meanwhile.
+ * None of these overlaps with `buf` or `spans`, or is written by others meanwhile.
  */
 enum squall_status squall_seal(const struct squall_packet_key *key,
                                const struct squall_header_key *header,

@@ -17,7 +17,7 @@ pub extern "C" fn squall_kernel_name(suite: u16) -> *const c_char {
     }
 }
 
-/// [`KernelKind::name`], as C ends texts.
+/// [`KernelKind::name`] as a C string.
 fn name_of(kind: KernelKind) -> &'static CStr {
     match kind {
         KernelKind::Portable => c"portable",

@@ -1,4 +1,4 @@
-//! Keys, which C holds by pointers.
+//! Keys, which C holds by pointer.
 
 use protect::{HeaderKeyMaterial, KeyMaterial, Pair, Suite, initial};
 
@@ -15,7 +15,7 @@ pub const SQUALL_CHACHA20_POLY1305: u16 = 0x1303;
 pub const SQUALL_IV_LEN: usize = 12;
 
 /// An expanded AEAD key of one direction. Threads may share it; only `squall_packet_key_shrink` and
-/// `squall_packet_key_free` need it for themselves.
+/// `squall_packet_key_free` need exclusive access.
 pub struct PacketKey(pub(crate) protect::PacketKey);
 
 /// An expanded header-protection key of one direction. Threads may share it.
@@ -36,8 +36,8 @@ pub struct Keys {
 
 /// Expands an AEAD key (RFC 9001, section 5.1: "quic key" and "quic iv") and stores it in `*out`.
 ///
-/// `key_len` is 16 for AES-128-GCM and 32 for the others. The caller keeps, and wipes, the bytes
-/// that it passes. The key is freed with `squall_packet_key_free`.
+/// `key_len` is 16 for AES-128-GCM and 32 for the others. The caller keeps the bytes that it
+/// passes, and wipes them. The key is freed with `squall_packet_key_free`.
 ///
 /// # Safety
 ///
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn squall_packet_key_new(
 ///
 /// # Safety
 ///
-/// `key` is null, or comes from this library, was not freed before, and is used by no one.
+/// `key` is null, or comes from this library, was not freed before, and is not in use.
 // SAFETY: no other library has a symbol of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn squall_packet_key_free(key: *mut PacketKey) {
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn squall_packet_key_free(key: *mut PacketKey) {
 }
 
 /// Builds the larger tables of a busy key, up to 3 kB, unless they exist: for a caller that passes
-/// full packets one at a time, since only calls with eight or more build them by themselves. A
+/// full packets one at a time, since only calls with eight or more build them automatically. A
 /// further call costs next to nothing.
 ///
 /// # Safety
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn squall_packet_key_grow(key: *const PacketKey) -> Status
     })
 }
 
-/// Drops the larger tables of a key, for a connection that goes idle.
+/// Drops the larger tables of a key, for a connection that becomes idle.
 ///
 /// # Safety
 ///
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn squall_packet_key_grow(key: *const PacketKey) -> Status
 pub unsafe extern "C" fn squall_packet_key_shrink(key: *mut PacketKey) -> Status {
     guarded(|| {
         check_out(key)?;
-        // SAFETY: not null, and the caller's alone, as it promises.
+        // SAFETY: not null, and not shared, as the caller promises.
         unsafe { &mut *key }.0.shrink();
         Ok(())
     })
@@ -118,8 +118,8 @@ pub unsafe extern "C" fn squall_packet_key_shrink(key: *mut PacketKey) -> Status
 
 /// Expands a header-protection key (RFC 9001, section 5.1: "quic hp") and stores it in `*out`.
 ///
-/// `key_len` is 16 for AES-128-GCM and 32 for the others. The caller keeps, and wipes, the bytes
-/// that it passes. The key is freed with `squall_header_key_free`.
+/// `key_len` is 16 for AES-128-GCM and 32 for the others. The caller keeps the bytes that it
+/// passes, and wipes them. The key is freed with `squall_header_key_free`.
 ///
 /// # Safety
 ///
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn squall_header_key_new(
 ///
 /// # Safety
 ///
-/// `key` is null, or comes from this library, was not freed before, and is used by no one.
+/// `key` is null, or comes from this library, was not freed before, and is not in use.
 // SAFETY: no other library has a symbol of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn squall_header_key_free(key: *mut HeaderKey) {
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn squall_header_key_free(key: *mut HeaderKey) {
     });
 }
 
-/// Makes the Initial keys of a connection (RFC 9001, section 5.2; RFC 9369, section 3.3) from the
+/// Derives the Initial keys of a connection (RFC 9001, section 5.2; RFC 9369, section 3.3) from the
 /// destination connection id of the client's first packet, and stores them in `*out`.
 ///
 /// `version` is 1 or 0x6b3343cf; any other gets the constants of version 1. `is_client` says whose

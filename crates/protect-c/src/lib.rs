@@ -1,15 +1,15 @@
-//! squall's packet protection for C. What callers see is `include/squall_protect.h`, which a test
-//! generates from these files; `README.md` says how to build and link.
+//! squall's packet protection for C. Callers see `include/squall_protect.h`, which a test generates
+//! from these files; `README.md` says how to build and link.
 //!
 //! ```text
 //!   keys        squall_packet_key_new, squall_header_key_new, squall_initial_keys, ..._free
 //!   spans       squall_unprotect, squall_open, squall_seal     packets in one buffer
-//!   scattered   squall_open_scattered, squall_seal_scattered   packets that lie anywhere
+//!   scattered   squall_open_scattered, squall_seal_scattered   packets whose parts lie anywhere
 //!   masks       squall_masks
 //!   kernels     squall_kernel_name
 //! ```
-//! `call` is what they have in common: no panic leaves Rust, and no pointer is followed before it
-//! was checked.
+//! `call` is what they have in common: no panic leaves Rust, and every pointer is checked before
+//! use.
 
 mod call;
 mod kernels;

@@ -1,4 +1,4 @@
-//! Packets that lie anywhere.
+//! Packets whose parts may lie anywhere in memory.
 
 use protect::{Outcome, PacketMemory, ScatteredPacket, TAG_LEN};
 
@@ -6,11 +6,11 @@ use crate::call::{Status, array, array_mut, guarded, one};
 use crate::keys::PacketKey;
 use crate::spans::{SQUALL_PENDING, SQUALL_TAG_LEN, check_outcome};
 
-/// A packet that lies anywhere.
+/// A packet whose parts may lie anywhere in memory.
 ///
 /// If the payload follows the header in memory and the tag follows the payload, the packet is
-/// worked on in place. Otherwise it is copied, once to seal and twice to open, by way of 16 kB that
-/// the thread allocates at its first such packet and keeps; a longer packet has its own allocated.
+/// processed in place. Otherwise it is copied, once to seal and twice to open, through 16 kB that
+/// the thread allocates for its first such packet and keeps; longer ones are allocated separately.
 #[derive(Copy, Clone, Debug)]
 #[repr(C)]
 pub struct Packet {
@@ -33,11 +33,11 @@ pub struct Packet {
     pub packet_number: u64,
     /// The path's id, a part of the nonce if both endpoints use the multipath extension; else 0.
     pub path_id: u32,
-    /// What became of the packet: `SQUALL_PENDING` and so on.
+    /// The packet's result: `SQUALL_PENDING` and so on.
     pub outcome: u8,
 }
 
-/// Packets that are handed on at a time: as many as a kernel takes in a call.
+/// Packets handed on at a time: as many as a kernel takes per call.
 const GROUP: usize = 16;
 
 /// Seals the pending packets (RFC 9001, section 5.3), without header protection: see
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn squall_open_scattered(
     })
 }
 
-/// Works on packets of C, a group at a time.
+/// Processes packets from C, a group at a time.
 ///
 /// # Safety
 ///
@@ -101,7 +101,7 @@ unsafe fn work(
     packets.iter().try_for_each(check)?;
     for group in packets.chunks_mut(GROUP) {
         match group {
-            // A stack that has one packet at a time does not pay for room for more.
+            // A stack with one packet at a time does not pay for room for more.
             // SAFETY: as the caller promises.
             [_] => unsafe { work_on::<1>(group, &work)? },
             // SAFETY: as the caller promises.
@@ -126,7 +126,7 @@ fn check(packet: &Packet) -> Result<(), Status> {
         if len > 0 && is_null {
             return Err(Status::Null);
         }
-        // As the length of a span.
+        // The same limit as for a span's length.
         if u32::try_from(len).is_err() {
             return Err(Status::Length);
         }
@@ -134,11 +134,11 @@ fn check(packet: &Packet) -> Result<(), Status> {
     Ok(())
 }
 
-/// Works on up to `N` packets.
+/// Processes up to `N` packets.
 ///
 /// # Safety
 ///
-/// As for [`work`]; and they were checked.
+/// As for [`work`]; and the packets were checked.
 unsafe fn work_on<const N: usize>(
     packets: &mut [Packet],
     work: &impl Fn(&mut [ScatteredPacket<'_>]),
@@ -160,7 +160,7 @@ unsafe fn work_on<const N: usize>(
     Ok(())
 }
 
-/// In the place of a packet that is not pending.
+/// Placeholder for a packet that is not pending.
 fn empty<'a>() -> ScatteredPacket<'a> {
     let memory = PacketMemory::Whole {
         packet: &mut [],
@@ -171,11 +171,11 @@ fn empty<'a>() -> ScatteredPacket<'a> {
     packet
 }
 
-/// A packet of C as one of Rust.
+/// Converts a packet from C to one of Rust.
 ///
 /// # Safety
 ///
-/// As for [`work`]; and it was checked.
+/// As for [`work`]; and the packet was checked.
 unsafe fn packet_of<'a>(packet: &Packet) -> Result<ScatteredPacket<'a>, Status> {
     let payload_at = packet.header.addr().wrapping_add(packet.header_len);
     let tag_at = packet.payload.addr().wrapping_add(packet.payload_len);
@@ -186,8 +186,8 @@ unsafe fn packet_of<'a>(packet: &Packet) -> Result<ScatteredPacket<'a>, Status> 
     let memory = if in_one_piece {
         let len = packet.header_len + packet.payload_len + TAG_LEN;
         PacketMemory::Whole {
-            // SAFETY: the three pieces are valid, one follows the other, and C knows one memory;
-            // the header is not written.
+            // SAFETY: the three pieces are valid and adjacent, and C has no separate allocations
+            // here; the header is not written.
             packet: unsafe { array_mut(packet.header.cast_mut(), len)? },
             header_len: packet.header_len,
         }

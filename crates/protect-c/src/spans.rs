@@ -7,15 +7,15 @@ use protect::{MAX_GROUP, PacketSpan};
 use crate::call::{Status, array, array_mut, guarded, one};
 use crate::keys::{HeaderKey, PacketKey};
 
-/// Not worked on yet. The functions work on pending packets only.
+/// Not processed yet. The functions process pending packets only.
 pub const SQUALL_PENDING: u8 = 0;
 /// Received: authentic and decrypted in place. To be sent: sealed.
 pub const SQUALL_OPEN: u8 = 1;
 /// Received: the tag did not match, and the payload was wiped.
 pub const SQUALL_FORGED: u8 = 2;
-/// Received: its keys are not here. Set by the caller, never by the library.
+/// Received: its keys are not available. Set by the caller, never by the library.
 pub const SQUALL_NO_KEY: u8 = 3;
-/// Not worked on: too short, outside the buffer, over another packet, or with an impossible number.
+/// Not processed: too short, outside the buffer, over another packet, or with an impossible number.
 pub const SQUALL_SKIP: u8 = 4;
 
 /// Length in bytes of the AEAD tag at the end of every packet.
@@ -28,7 +28,7 @@ const _: () = {
     assert!(SQUALL_SKIP == Outcome::Skip as u8 && SQUALL_TAG_LEN == protect::TAG_LEN);
 };
 
-/// One packet in a buffer: offsets and results, no pointer.
+/// One packet in a buffer: offsets and results, no pointers.
 ///
 /// Spans of one call lie in ascending order and do not overlap.
 #[derive(Copy, Clone, Debug)]
@@ -38,21 +38,21 @@ pub struct Span {
     pub start: u32,
     /// Bytes from the first byte of the header to the end of the tag.
     pub len: u32,
-    /// After `squall_unprotect` the truncated number, which the caller expands before
-    /// `squall_open`. For `squall_seal` the full number.
+    /// After `squall_unprotect`, the truncated number, which the caller expands before
+    /// `squall_open`. For `squall_seal`, the full number.
     pub packet_number: u64,
     /// Where the packet number begins, from `start`.
     pub pn_offset: u16,
     /// Header bytes, packet number included. Set by `squall_unprotect`, or by the writer of the
     /// packet.
     pub header_len: u16,
-    /// Which of the caller's keys opens the packet; `squall_open` works on the spans of one slot.
+    /// Which of the caller's keys opens the packet; `squall_open` processes the spans of one slot.
     pub slot: u8,
-    /// What became of the packet: `SQUALL_PENDING` and so on.
+    /// The packet's result: `SQUALL_PENDING` and so on.
     pub outcome: u8,
 }
 
-// A span of C is a span of Rust, once its outcome is known to be one.
+// A span from C is a span of Rust once its outcome is known to be valid.
 const _: () = {
     assert!(size_of::<Span>() == size_of::<PacketSpan>());
     assert!(align_of::<Span>() == align_of::<PacketSpan>());
@@ -71,11 +71,11 @@ const _: () = {
 pub struct Slice {
     /// The first byte.
     pub data: *const u8,
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
 }
 
-/// Whether an outcome of C is one.
+/// Checks that an outcome from C is valid.
 pub(crate) fn check_outcome(outcome: u8) -> Result<(), Status> {
     if outcome <= SQUALL_SKIP {
         Ok(())
@@ -84,7 +84,7 @@ pub(crate) fn check_outcome(outcome: u8) -> Result<(), Status> {
     }
 }
 
-/// Spans of C as those of Rust.
+/// Spans from C as those of Rust.
 ///
 /// # Safety
 ///
@@ -96,7 +96,7 @@ unsafe fn spans_of<'a>(spans: *mut Span, count: usize) -> Result<&'a mut [Packet
         .iter()
         .try_for_each(|span| check_outcome(span.outcome))?;
     let spans = std::ptr::from_mut(checked);
-    // SAFETY: both have one layout, as asserted above, and each outcome is one.
+    // SAFETY: both have one layout, as asserted above, and each outcome is valid.
     Ok(unsafe { &mut *(spans as *mut [PacketSpan]) })
 }
 
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn squall_unprotect(
 /// Opens the pending spans of `slot`, in place (RFC 9001, section 5.3).
 ///
 /// Each becomes `SQUALL_OPEN`, or `SQUALL_FORGED` with its payload wiped, or `SQUALL_SKIP` when its
-/// geometry or number is impossible. A forged packet does not hinder the others. `path_id` is part
+/// geometry or number is impossible. A forged packet does not affect the others. `path_id` is part
 /// of the nonce if both endpoints use the multipath extension, else 0.
 ///
 /// # Safety
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn squall_open(
 ///
 /// `key` and `header` are null or come from this library. `buf`, `spans` and `sources` are null or
 /// point to `buf_len` bytes, `count` spans and `count` slices; each slice is empty or can be read.
-/// Nothing of that overlaps with `buf` or `spans`, or is written by others meanwhile.
+/// None of these overlaps with `buf` or `spans`, or is written by others meanwhile.
 // SAFETY: no other library has a symbol of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn squall_seal(
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn squall_seal(
     })
 }
 
-/// Whether a source can be read, and lies outside of the buffer.
+/// Whether a source can be read, and lies outside the buffer.
 fn check_source(source: &Slice, buf: *const u8, buf_len: usize) -> Result<(), Status> {
     if source.len == 0 {
         return Ok(());

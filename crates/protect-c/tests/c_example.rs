@@ -6,16 +6,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the static library needs of the system: `rustc --print native-static-libs`.
+/// System libraries that the static library needs: `rustc --print native-static-libs`.
 const SYSTEM_LIBRARIES: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
-/// Where cargo has left the libraries: next to this test.
+/// Where cargo put the libraries: next to this test.
 fn libraries() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().to_owned()
 }
 
-/// Runs a program; its output.
+/// Runs a program; returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -23,7 +23,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Compiles the example to a program of a name, with what the linker is to be told.
+/// Compiles the example to a program with this name, with these arguments for the linker.
 fn compile(name: &str, link: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -53,7 +53,7 @@ fn check(program: &Path) {
         said.starts_with("sealed and opened: AES-128-GCM by "),
         "{said}"
     );
-    // Memory errors and leaks, where valgrind is at hand.
+    // Memory errors and leaks, if valgrind is installed.
     if Command::new("valgrind").arg("--version").output().is_ok() {
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--quiet", "--leak-check=full", "--error-exitcode=9"]);

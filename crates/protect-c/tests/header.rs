@@ -1,4 +1,4 @@
-//! The header that is committed is the one that cbindgen makes of the sources.
+//! The committed header is the one that cbindgen generates from the sources.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 

@@ -1,10 +1,10 @@
-//! Nanoseconds a packet for seal and for open, header protection included, by kernel, size and
+//! Nanoseconds per packet for seal and for open, including header protection, by kernel, size and
 //! batch.
 //!
 //! Each round works on fresh copies of a batch that together fit the second-level cache, as
 //! received bundles do; only the operation is timed. The figures are medians of rounds. Arguments
 //! pick rows and columns, for example `cargo bench -p squall-protect -- vaes256 aes128 64x8`; with
-//! `--fastest` the figures are the fastest rounds', for a machine that others use too.
+//! `--fastest` the figures are the fastest rounds', for a shared machine.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -20,7 +20,7 @@ const BATCHES: [usize; 4] = [1, 8, 32, 64];
 const ROUNDS: usize = 61;
 /// Bytes that the copies of a batch may take.
 const WORKING_SET: usize = 192 * 1024;
-/// Form bit and fixed bit of a short header, and a number of four bytes, behind a connection id of
+/// Form bit and fixed bit of a short header, and a number of four bytes, after a connection id of
 /// eight bytes.
 const FIRST_BYTE: u8 = 0x43;
 const PN_OFFSET: usize = 9;
@@ -34,7 +34,7 @@ enum Operation {
     OpenInto,
 }
 
-/// One buffer and its spans, to be copied.
+/// One buffer and its spans, to copy from.
 #[derive(Clone)]
 struct Batch {
     buf: Vec<u8>,
@@ -91,7 +91,7 @@ fn work<'a>(
     debug_assert_eq!(spans[0].outcome, Outcome::Open);
 }
 
-/// Median time of a packet.
+/// Median time per packet.
 fn measure(
     operation: Operation,
     keys: &Keys,
@@ -99,7 +99,7 @@ fn measure(
     picks: &Picks,
 ) -> f64 {
     let mut fresh = batch(payload_len, count);
-    // A few frame bytes are in the packet, the rest is the application's.
+    // A few frame bytes are in the packet; the rest comes from the application.
     let data = vec![0x3c; payload_len * count];
     let sources: Vec<&[u8]> = data
         .chunks(payload_len)

@@ -1,4 +1,4 @@
-//! Every way to combine header protection and AEAD gives the packets that `seal` gives, and opens
+//! Every combination of header protection and AEAD produces the same packets as `seal`, and opens
 //! them.
 
 mod common;

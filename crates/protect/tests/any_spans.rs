@@ -1,4 +1,4 @@
-//! Spans of any numbers at all: nothing panics, and nothing outside the sound ones is touched.
+//! Spans with arbitrary numbers: nothing panics, and nothing outside the valid ones is touched.
 
 mod common;
 
@@ -8,7 +8,7 @@ use squall_protect::{Outcome, PacketSpan};
 
 const BUFFER: usize = 700;
 
-/// A field that is mostly near what is possible, and sometimes anything.
+/// A field that is mostly near the possible values, and sometimes anything.
 fn near(limit: u32) -> impl Strategy<Value = u32> {
     prop_oneof![8 => 0..limit, 1 => any::<u32>(), 1 => Just(u32::MAX)]
 }
@@ -41,7 +41,7 @@ fn any_span() -> impl Strategy<Value = PacketSpan> {
     )
 }
 
-/// Some spans, mostly in order, since those that reach back are refused anyway.
+/// Some spans, mostly in order, since those that overlap earlier ones are refused anyway.
 fn any_spans() -> impl Strategy<Value = Vec<PacketSpan>> {
     let spans = prop::collection::vec(any_span(), 0..40);
     (spans, prop::bool::weighted(0.9)).prop_map(|(mut spans, in_order)| {
@@ -52,7 +52,7 @@ fn any_spans() -> impl Strategy<Value = Vec<PacketSpan>> {
     })
 }
 
-/// Whether all bytes that differ lie in a span that was worked on.
+/// Whether all bytes that differ lie in a span that was processed.
 fn is_confined(before: &[u8], after: &[u8], spans: &[PacketSpan]) -> bool {
     let is_inside = |at: usize| {
         spans.iter().any(|span| {

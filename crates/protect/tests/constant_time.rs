@@ -1,4 +1,4 @@
-//! Whether the time of an operation tells what is secret: two classes of inputs, measured in random
+//! Whether the time of an operation reveals a secret: two classes of inputs, measured in random
 //! order, compared by Welch's t (Reparaz, Balasch and Verbauwhede, "Dude, is my code constant
 //! time?", 2017).
 //!
@@ -11,8 +11,8 @@
 //! cargo test --release -p squall-protect --test constant_time -- --ignored --nocapture
 //! ```
 //! A leak grows t with the square root of the measurements; noise does not. |t| above 10 fails, as
-//! in the paper. A comparison that stops at the first difference is measured too, and must be found
-//! out: else the test says nothing.
+//! in the paper. A comparison that stops at the first difference is measured too, and must be
+//! detected: otherwise the test proves nothing.
 
 mod common;
 
@@ -23,21 +23,21 @@ use std::time::Instant;
 use common::{Batch, for_every_kernel};
 use squall_protect::{KernelKind, Outcome, TAG_LEN};
 
-/// Above this a leak is taken to be proved.
+/// Above this, a leak counts as proved.
 const THRESHOLD: f64 = 10.0;
-/// What the length of a number may show in, as a share of the time. A payload behind a longer
-/// number begins up to three bytes later, so other loads of it cross cache lines: an AEAD in place
-/// shows that, by one percent at most here.
+/// How much the length of a number may affect the time, as a share. A payload after a longer number
+/// begins up to three bytes later, so different loads cross cache lines: an in-place AEAD shows
+/// that, by one percent at most here.
 const CACHE_LINES: f64 = 0.02;
-/// What one block more may show in, where the number's length decides whether there is one: 3 to 8
-/// percent on Zen 5. The other form of the algorithm took 15 to 40 percent longer.
+/// How much one more block may affect the time, if the number's length decides whether there is
+/// one: 3 to 8 percent on Zen 5. The other form of the algorithm took 15 to 40 percent longer.
 const A_BLOCK: f64 = 0.12;
 const MEASUREMENTS: usize = 20_000;
-/// Shares of the measurements that are kept: interrupts make a long tail, and a small leak shows in
-/// the lower part.
+/// Shares of the measurements that are kept: interrupts make a long tail, and a small leak is
+/// visible in the lower part.
 const KEPT: [f64; 4] = [0.3, 0.6, 0.9, 1.0];
 
-/// Xorshift: which class is next.
+/// Xorshift: chooses the next class.
 struct Random(u64);
 
 impl Random {
@@ -49,8 +49,8 @@ impl Random {
     }
 }
 
-/// Welch's t of two samples; 0 where one of them is too small to have a spread, as the slower class
-/// is where a leak is so large that cropping leaves nothing of it. The uncropped times tell then.
+/// Welch's t of two samples; 0 if one of them is too small to have a spread, as the slower class is
+/// if a leak is so large that cropping leaves nothing of it. Then the uncropped times tell.
 fn welch(samples: [&[f64]; 2]) -> f64 {
     if samples.iter().any(|sample| sample.len() < 2) {
         return 0.0;
@@ -74,23 +74,23 @@ fn welch(samples: [&[f64]; 2]) -> f64 {
 #[derive(Copy, Clone, Default)]
 struct Difference {
     t: f64,
-    /// Of the medians, as a share of them.
+    /// The difference of the medians, as a share of them.
     share: f64,
 }
 
-/// The t of largest size over the shares of measurements that are kept.
+/// The t of largest magnitude over the kept shares of measurements.
 fn difference<I: Clone>(inputs: &[I; 2], mut work: impl FnMut(&mut I)) -> Difference {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut times = [Vec::new(), Vec::new()];
     for i in 0..MEASUREMENTS + MEASUREMENTS / 20 {
         let class = random.class();
-        // One place in memory for both: where an input lies is not what is measured.
+        // One place in memory for both, so that an input's address has no effect.
         let mut input = black_box(inputs[class].clone());
         let began = Instant::now();
         work(&mut input);
         let took = began.elapsed().as_nanos() as f64;
         black_box(&input);
-        // The first ones find cold caches.
+        // The first measurements find cold caches.
         if i >= MEASUREMENTS / 20 {
             times[class].push(took);
         }
@@ -121,9 +121,9 @@ fn difference<I: Clone>(inputs: &[I; 2], mut work: impl FnMut(&mut I)) -> Differ
     }
 }
 
-/// The smallest t of some runs, 0 where they point different ways: a leak is in all of them, a
-/// neighbour's burst of work in one. The inputs change places from run to run, since where they lie
-/// in memory shows too.
+/// The smallest t of several runs, 0 if they disagree in direction: a leak is in all of them, a
+/// neighbour's burst of work in one. The inputs swap places between runs, since their addresses
+/// have an effect too.
 fn steady<I: Clone>(inputs: &[I; 2], mut work: impl FnMut(&mut I)) -> Difference {
     let [a, b] = inputs;
     let runs = [0, 1, 2, 3].map(|run| {
@@ -154,8 +154,8 @@ fn forged_at(batch: &Batch, byte: usize) -> Batch {
     forged
 }
 
-/// Packets whose tags are wrong in the first byte, and in the last; the whole of `open`, the
-/// comparison included. The headers are bare, so that equal packets differ in nothing else.
+/// Packets whose tags are wrong in the first byte, and in the last; all of `open`, including the
+/// comparison. The headers are bare, so that otherwise equal packets differ in nothing else.
 fn open_of_forged(batch: &Batch, keys: &squall_protect::Keys) -> Difference {
     let mut bare = batch.clone();
     bare.seal(keys);
@@ -187,7 +187,7 @@ fn open_of_forged_into_targets(batch: &Batch, keys: &squall_protect::Keys) -> Di
 }
 
 /// Received packets whose masked first bytes unmask to a number of one byte, and of four: what a
-/// peer's attacker would learn bits of the mask from (RFC 9001 §9.5). `at_once` of them in a call.
+/// peer's attacker would learn bits of the mask from (RFC 9001 §9.5). `at_once` of them per call.
 fn receipt_of_number_lengths(
     batch: &Batch,
     at_once: usize,
@@ -203,7 +203,7 @@ fn receipt_of_number_lengths(
             let at = span.start as usize;
             received.buf[at] ^= bare.buf[at] ^ wanted;
         }
-        // Forged, both: that one of them would open is no secret.
+        // Both are forged: whether a packet opens is no secret.
         forged_at(&received, 0)
     });
     steady(&inputs, |batch| {
@@ -214,7 +214,7 @@ fn receipt_of_number_lengths(
     })
 }
 
-/// Stops at the first difference: what must not be done.
+/// Stops at the first difference, which must not be done.
 fn leaky_compare(tags: &mut ([u8; 4096], [u8; 4096])) {
     let differs = tags
         .0
@@ -250,7 +250,7 @@ fn times_do_not_tell() {
 
     let mut found = Vec::new();
     for_every_kernel(|suite, kind, keys| {
-        // As long with a number of one byte as with one of four, counted in blocks.
+        // Lengths with the same number of blocks for numbers of one and of four bytes.
         for (payload_len, count) in [(20, 1), (60, 8), (600, 2), (1400, 8)] {
             let batch = Batch::new(payload_len, count);
             for (what, difference, allowed) in [
@@ -282,11 +282,10 @@ fn times_do_not_tell() {
                 }
             }
         }
-        // Around the longest packets that have a lane each, and those that fill registers, where
-        // the number's length decides how many blocks there are. One at a time, as forgeries come;
-        // many, since the clock's steps are coarse. The portable kernel takes up to a quarter
-        // longer over a block that is not whole, at every length: it is there for machines that
-        // have nothing better.
+        // Around the longest packets that have one lane each, and those that fill registers, where
+        // the number's length decides how many blocks there are. One at a time, as forgeries
+        // arrive; many, since the clock is coarse. The portable kernel takes up to a quarter longer
+        // for a partial block, at every length: it is for machines that have nothing better.
         let lens: &[Range<usize>] = match kind {
             KernelKind::Portable => &[],
             _ => &[61..68, 253..260, 509..516],

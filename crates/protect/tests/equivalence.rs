@@ -3,11 +3,11 @@
 //! ```text
 //!   plan (random geometry, plaintext, headers) ─▶ portable, all in place        ─▶ buffer A
 //!                                              └▶ kernel, payloads from sources ─▶ buffer B == A
-//!   A with some packets damaged ─▶ unprotect, open by both: same outcomes, same bytes, forged
+//!   A with some packets damaged ─▶ unprotect, open with both: same outcomes, same bytes, forged
 //!                                  payloads wiped
 //!                               └▶ open into targets: the same in two places
 //! ```
-//! Buffers are compared as a whole, so that a byte written between two packets shows.
+//! Buffers are compared as a whole, so that a byte written between two packets is noticed.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -127,7 +127,7 @@ fn random_plan(random: &mut Random, count: usize, longest: usize) -> Plan {
     plan
 }
 
-/// Seals by the portable kernel, all in place: what the others are compared with.
+/// Seals with the portable kernel, all in place, as the reference for the others.
 fn sealed_by_reference(plan: &Plan, material: &Material) -> Plan {
     let mut sealed = plan.clone();
     let keys = keys(material, KernelKind::Portable).unwrap();
@@ -162,7 +162,7 @@ fn sealed_from_sources(
     sealed
 }
 
-/// Unprotects; the numbers come from the plan, as an expansion would give them.
+/// Unprotects; the numbers come from the plan, as an expansion would yield them.
 fn unprotect(sealed: &Plan, plan: &Plan, keys: &Keys) -> Plan {
     let mut opened = sealed.clone();
     for span in &mut opened.spans {
@@ -200,7 +200,7 @@ fn check_targets(
     let lens: Vec<usize> = (0..opened.spans.len())
         .map(|i| cut(i, opened.payload(i).len()))
         .collect();
-    // One piece of memory, and more than a register between two targets.
+    // A single piece of memory, with more than a register between two targets.
     let mut memory = vec![CANARY; lens.iter().map(|len| len + 67).sum()];
     let (mut rest, mut targets) = (memory.as_mut_slice(), Vec::new());
     for len in &lens {
@@ -232,7 +232,7 @@ fn check_targets(
             let wiped = opened.buf[payload.clone()].iter().all(|byte| *byte == 0);
             assert!(wiped, "{what}: payload {i}");
         }
-        // Nothing is said about the place of what went to the target; the rest is as it was.
+        // Nothing is specified about the bytes that went to the target; the rest is unchanged.
         opened.buf[payload].copy_from_slice(expected_payload);
     }
     assert_same(expected, &opened, what);
@@ -324,8 +324,7 @@ fn every_payload_length_alone_and_with_neighbours() {
         let keys = keys(&material, kind).unwrap();
         let mut lengths = 0..=1530;
         while let Some(first) = lengths.next() {
-            // Alone; then three equal ones and a different one, which is where kernels pair
-            // packets.
+            // Alone; then three equal ones and a different one, for which kernels pair packets.
             let count = if first % 2 == 0 { 1 } else { 4 };
             let mut plan = Plan::new(random.within(0..=32));
             for i in 0..count {
@@ -354,7 +353,7 @@ fn rows_of_every_length() {
         check_plan(random, &full, &material, &keys, "grows the key");
         for payload_len in 0..=1530 {
             let what = format!("{suite:?} {kind:?} payload {payload_len}");
-            // A row to be sealed, and what ends it.
+            // A row of packets to seal, and what ends it.
             let mut plan = Plan::new(0);
             for _ in 0..2 + payload_len % 7 {
                 plan.push(random, 9, 1 + payload_len % 4, payload_len);
@@ -362,7 +361,7 @@ fn rows_of_every_length() {
             let other_len = random.within(0..=1500);
             plan.push(random, 9, 1, other_len);
             check_plan(random, &plan, &material, &keys, &what);
-            // A row to be opened: the lengths of the numbers cannot be seen.
+            // A row of packets to open: the lengths of the numbers are not visible.
             let mut plan = Plan::new(0);
             for pn_len in [4, 1, 3, 2, 4] {
                 plan.push(random, 9, pn_len, payload_len + 4 - pn_len);
@@ -378,8 +377,8 @@ fn long_packets() {
         let random = &mut Random(11);
         let material = material(random, suite);
         let keys = keys(&material, kind).unwrap();
-        // Around the powers of H that the two classes hold, and around a carry of the block
-        // counter's low bytes.
+        // Around the powers of H in the two classes, and around a carry of the block counter's low
+        // bytes.
         let around = [1488, 1504, 1520, 3024, 3040, 4096, 32_768].map(|n| n - 17..=n + 17);
         let mut lengths: Vec<usize> = around.into_iter().flatten().step_by(3).collect();
         lengths.extend([9000, 16_000, 65_507 - 13 - TAG_LEN, 65_507]);
@@ -399,8 +398,8 @@ fn the_long_class_of_powers_changes_nothing() {
         let random = &mut Random(13);
         let material = material(random, suite);
         let mut keys = keys(&material, kind).unwrap();
-        // Short class, then the call that builds the long one, then all lengths with it, then
-        // without it again.
+        // Short class, then the call that builds the long one, then all lengths with it, then again
+        // without it.
         for round in 0..4 {
             let full = if round == 1 { 12 } else { 2 };
             let mut plan = Plan::new(0);
@@ -421,7 +420,7 @@ fn empty_and_short_packets_between_full_ones() {
         let random = &mut Random(29);
         let material = material(random, suite);
         let keys = keys(&material, kind).unwrap();
-        // A pipeline that runs on from packet to packet meets every pair of neighbours.
+        // A pipeline that continues from packet to packet meets every pair of neighbours.
         let lengths = [
             1440, 0, 1440, 16, 300, 0, 0, 31, 1441, 257, 256, 255, 0, 1472, 512, 513, 1, 600,
         ];
@@ -506,8 +505,8 @@ fn one_forged_tag_spoils_one_packet() {
                 let mut damaged = sealed.clone();
                 let tag = plan.payload(victim).end + random.within(0..=TAG_LEN - 1);
                 damaged.buf[tag] ^= 1 << random.within(0..=7);
-                // A short packet's sample may reach into the tag: then its header is spoilt too,
-                // and no other's.
+                // A short packet's sample may reach into the tag: then its header, but no other, is
+                // corrupted too.
                 let opened = open(&damaged, &plan, &keys);
                 for (i, span) in opened.spans.iter().enumerate() {
                     let expected = if i == victim {

@@ -1,5 +1,5 @@
-//! Known inputs of the fuzz target `protect_kernels`, on any compiler: a small corpus, and whatever
-//! it ever found.
+//! Known inputs of the fuzz target `protect_kernels`, on any compiler: a small corpus, and
+//! everything that it ever found.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 

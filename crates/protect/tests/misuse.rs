@@ -1,5 +1,5 @@
-//! Impossible spans are refused, whatever they say; nothing panics, and bytes outside the buffer do
-//! not exist.
+//! Impossible spans are refused, whatever they contain; nothing panics or touches bytes outside the
+//! buffer.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn span(start: u32, len: u32, pn_offset: u16, header_len: u16, packet_number: u6
     }
 }
 
-/// A first byte that says that the number has two bytes.
+/// A first byte that announces a number of two bytes.
 const TWO: u8 = 0x41;
 
 #[test]
@@ -98,7 +98,7 @@ fn open_refuses_targets_that_do_not_fit() {
         let (mut fits, mut too_long) = ([0; 33], [0; 34]);
         let targets: &mut [&mut [u8]] = &mut [&mut fits, &mut of_another_slot, &mut too_long];
         keys.packet.open_into(&mut buf, &mut spans, 0, targets);
-        // One that was not worked on keeps its target, for the keys of its slot.
+        // A span that was not processed keeps its target, for the keys of its slot.
         assert_eq!([targets[0].len(), targets[1].len()], [0, 33]);
         let outcomes = spans.map(|span| span.outcome);
         // The last span has no target at all.
@@ -208,7 +208,7 @@ fn open_refuses_what_cannot_be_a_packet() {
             assert_eq!(spans[0].outcome, Outcome::Skip, "{bad:?}");
             assert_eq!(buf, [TWO; 100]);
         }
-        // The shortest that unprotect lets through: nothing but number and tag.
+        // The shortest that unprotect accepts: only number and tag.
         let mut buf = [TWO; 100];
         let mut spans = [span(0, 9 + 4 + 16, 9, 13, 0)];
         keys.packet.open(&mut buf, &mut spans, 0);

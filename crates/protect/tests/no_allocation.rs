@@ -1,6 +1,6 @@
-//! The operations allocate nothing, once a busy key has grown.
+//! The operations do not allocate once a busy key has grown.
 //!
-//! Alone in its file: the counting allocator counts the whole process.
+//! Alone in its file, since the counting allocator counts the whole process.
 
 mod common;
 
@@ -13,11 +13,11 @@ use squall_protect::{Outcome, PacketMemory, ScatteredPacket, TAG_LEN};
 struct Counting;
 
 thread_local! {
-    /// Of this thread alone: what runs the tests allocates too.
+    /// Of this thread only: the test runner allocates too.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: every call is handed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -55,8 +55,8 @@ fn no_operation_allocates() {
     for_every_kernel(|suite, kind, keys| {
         let mut full = Batch::new(1450, 64);
         let grown = allocations(|| full.seal(keys));
-        // What a busy key keeps comes with its first busy call, in one piece; keys without such a
-        // thing take nothing.
+        // A busy key's tables are allocated in its first busy call, in one piece; keys without such
+        // tables allocate nothing.
         assert!(grown <= 1, "{suite:?} {kind:?}: {grown}");
         for payload_len in [0, 4, 16, 64, 65, 300, 1450] {
             for count in [1, 7, 64] {

@@ -1,12 +1,12 @@
-//! The operations for stacks that apply header protection themselves: they give what the fused
-//! calls and the portable kernel give.
+//! The operations for stacks that apply header protection themselves: they give the same results as
+//! the fused calls and the portable kernel.
 
 mod common;
 
 use common::{Batch, HEADER_LEN, PN_OFFSET, for_every_kernel, keys};
 use squall_protect::{KernelKind, MASK_LEN, Outcome, SAMPLE_LEN};
 
-/// Samples that all differ.
+/// Distinct samples.
 fn samples<const N: usize>() -> [[u8; SAMPLE_LEN]; N] {
     std::array::from_fn(|i| std::array::from_fn(|k| (i * 31 + k * 7 + 1) as u8))
 }

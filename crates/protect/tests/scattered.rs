@@ -1,5 +1,5 @@
-//! Packets that lie anywhere, and nonces with a path id: every kernel does what RustCrypto's AEADs
-//! do, called here directly.
+//! Packets whose parts lie anywhere, and nonces with a path id: every kernel does the same as
+//! RustCrypto's AEADs, called here directly.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -17,7 +17,7 @@ use squall_protect::{
 const KEY: [u8; 32] = [0x3c; 32];
 const IV: [u8; 12] = [0x51; 12];
 const HEADER_LENS: [usize; 8] = [0, 1, 5, 13, 16, 17, 33, 40];
-/// Around blocks, chunks and the room for copies.
+/// Lengths around blocks, chunks and the room for copies.
 const PAYLOAD_LENS: [usize; 16] = [
     0, 1, 3, 15, 16, 17, 63, 64, 65, 68, 255, 300, 1200, 1452, 9000, 17_000,
 ];
@@ -47,7 +47,7 @@ fn seal_one(suite: Suite, nonce: [u8; 12], header: &[u8], payload: &mut [u8]) ->
     tag.unwrap().into()
 }
 
-/// A packet in owned memory, and what it is to become.
+/// A packet in owned memory, and its expected result.
 #[derive(Clone)]
 struct Owned {
     is_whole: bool,
@@ -142,7 +142,7 @@ impl Memory {
     }
 }
 
-/// Does some work on all packets, so many in a call; returns memory and outcomes.
+/// Processes all packets, a number of them per call; returns memory and outcomes.
 fn work(
     owned: &[Owned],
     mut memory: Vec<Memory>,
@@ -246,7 +246,7 @@ fn what_is_not_sound_or_not_pending_is_left_alone() {
                 packet_number: 1 << 62,
                 ..whole(&mut third, 4)
             },
-            // A source of more than the payload.
+            // A source longer than the payload.
             ScatteredPacket {
                 source: &[0; 5],
                 ..whole(&mut fourth, 4)
@@ -278,7 +278,7 @@ fn the_drafts_nonce() {
                 let material = KeyMaterial::new(suite, &KEY[..suite.key_len()], iv).unwrap();
                 PacketKey::with_kernel(&material, kind)
             };
-            // The nonce as it is, by number 0 of no path, and made of its parts.
+            // The nonce as it is, as number 0 without a path, and built from its parts.
             let (Some(plain), Some(key)) = (key(&nonce), key(&iv)) else {
                 continue;
             };

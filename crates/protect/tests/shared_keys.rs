@@ -1,4 +1,4 @@
-//! Threads share a key, while it grows.
+//! Threads share a key while it grows.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use common::{Batch, for_every_kernel};
 use squall_protect::Outcome;
 
-/// As many as find the key still small, if they begin together.
+/// All of them find the key still small if they begin together.
 const THREADS: usize = 4;
 
 #[test]
@@ -18,7 +18,7 @@ fn threads_seal_and_open_with_one_key_while_it_grows() {
             let small = common::keys(suite, kind).expect("the kernel has the suite");
             let mut expected = Batch::new(1200, 9);
             for span in expected.spans.chunks_mut(1) {
-                // One packet a call: this key stays small.
+                // One packet per call: this key stays small.
                 small
                     .packet
                     .seal(&small.header, &mut expected.buf, span, &[]);

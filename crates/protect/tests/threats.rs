@@ -5,9 +5,9 @@ mod common;
 use common::{Batch, HEADER_LEN, PN_OFFSET, for_every_kernel, keys};
 use squall_protect::{KernelKind, Outcome, SAMPLE_LEN};
 
-/// Samples whose first four bytes are a block counter at its end, which ChaCha20 takes them for,
-/// and others that make every carry that there could be (RFC 9001 §5.4.4; RUSTSEC-2025-0009 is a
-/// panic of another stack at such a sample).
+/// Samples whose first four bytes, which ChaCha20 reads as a block counter, are at its maximum, and
+/// others that cause every possible carry (RFC 9001 §5.4.4; RUSTSEC-2025-0009 is a panic of another
+/// stack at such a sample).
 const SAMPLES: [[u8; SAMPLE_LEN]; 6] = [
     [0xff; 16],
     [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -46,8 +46,7 @@ fn no_sample_overflows_when_it_is_sent() {
     for_every_kernel(|suite, kind, ours| {
         let reference = keys(suite, KernelKind::Portable).unwrap();
         for count in [1, 2, 3, 8, 16, 64] {
-            // Both AEADs add a key stream: what is added to the plaintext is added to the
-            // ciphertext.
+            // Both AEADs XOR a key stream: flipping plaintext bits flips the same ciphertext bits.
             let mut plain = Batch::new(40, count);
             let mut stream = plain.clone();
             stream.seal(&reference);

@@ -37,7 +37,7 @@ fn keys_of(suite: Suite, keys: &Value, kind: KernelKind) -> Option<Keys> {
     common::expand(&packet, &header, kind)
 }
 
-/// Opens the vector's packet with `keys`, and seals its payload into the vector's packet again.
+/// Opens the vector's packet with `keys`, and seals its payload back into the vector's packet.
 fn check(case: &Value, keys: &Keys) {
     let (sealed, header, payload) = (
         hex(&case["packet"]),

@@ -2,10 +2,10 @@
 //! of both ends of a bulk transfer over loopback, on one thread.
 //!
 //! ```text
-//! cargo run --release -p squall-rustls --example bulk -- [rounds] [megabytes a round]
+//! cargo run --release -p squall-rustls --example bulk -- [rounds] [megabytes per round]
 //! ```
-//! Each round runs every provider once, so that all of them see the same machine; the medians of
-//! the rounds are printed. CPU time comes from Linux' `/proc/self/schedstat`.
+//! Each round runs every provider once, so that all of them see the machine in the same state; the
+//! medians of the rounds are printed. CPU time comes from Linux' `/proc/self/schedstat`.
 
 use std::error::Error;
 use std::net::Ipv4Addr;
@@ -26,7 +26,7 @@ const SUITES: [CipherSuite; 3] = [
     CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
 ];
 
-/// Providers by name, with a suite that they prefer.
+/// Providers by name, set to prefer a suite.
 fn contenders(suite: CipherSuite) -> [(&'static str, Arc<CryptoProvider>); 3] {
     [
         ("ring", ring::default_provider()),
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Moves so many megabytes; returns the CPU time in microseconds.
+/// Moves this many megabytes; returns the CPU time in microseconds.
 fn transfer(provider: &Arc<CryptoProvider>, megabytes: usize) -> Result<u64> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,11 +1,11 @@
-//! What one packet costs through rustls' interface: nanoseconds a call with the packet protection
+//! What one packet costs through rustls' interface: nanoseconds per call with the packet protection
 //! of ring, aws-lc and squall.
 //!
 //! ```text
 //! cargo run --release -p squall-rustls --example calls
 //! ```
-//! Each round runs every provider once, so that all of them see the same machine; the medians of
-//! the rounds are printed.
+//! Each round runs every provider once, so that all of them see the machine in the same state; the
+//! medians of the rounds are printed.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -59,7 +59,7 @@ fn measure(keys: &DirectionalKeys, payload_len: usize) -> [f64; 3] {
         let sample = [i as u8; 16];
         let masked = (keys.header).encrypt_in_place(&sample, &mut first, &mut number);
         masked.expect("the lengths are right");
-        // The number's length is in the bits that are masked.
+        // The packet number's length is in the masked bits.
         first |= 3;
     }
     black_box(number);

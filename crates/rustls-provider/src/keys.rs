@@ -1,4 +1,4 @@
-//! squall's keys by the traits of rustls.
+//! squall's keys behind the traits of rustls.
 
 use rustls::Error;
 use rustls::crypto::cipher::{AeadKey, Iv};
@@ -19,8 +19,8 @@ struct HeaderKey(squall_protect::HeaderKey);
 
 /// A full packet ...
 const FULL_LEN: usize = 1000;
-/// ... from this number on has the key build its larger tables: packets come one at a time, so
-/// squall cannot tell by a call that a key is busy. Keys of short connections stay small.
+/// ... from this number on makes the key build its larger tables: packets come one at a time, so
+/// squall cannot tell from a call that a key is busy. Keys of short connections stay small.
 const BUSY_NUMBER: u64 = 64;
 
 impl PacketKey {
@@ -134,7 +134,7 @@ impl quic::PacketKey for PacketKey {
 enum First {
     /// About to be masked.
     Bare,
-    /// As it was received.
+    /// As received.
     Masked,
 }
 
@@ -165,7 +165,7 @@ impl HeaderKey {
             First::Masked => toggled,
         };
         *first = toggled;
-        // What follows a shorter number is payload.
+        // Bytes after a shorter number are payload.
         let number_len = usize::from(bare & 0x03) + 1;
         let number = packet_number.iter_mut().take(number_len);
         number

@@ -1,9 +1,9 @@
 //! squall's QUIC packet protection for [rustls]: a QUIC stack that takes its keys from rustls, such
-//! as quinn, seals and opens packets with squall's kernels, without a change of the stack.
+//! as quinn, seals and opens packets with squall's kernels, with no change to the stack.
 //!
 //! ```text
 //!   CryptoProvider ── wrap ──▶ CryptoProvider   the same key exchange, signatures and TLS records,
-//!                                               with a QUIC algorithm of ours
+//!                                               with squall's QUIC algorithm
 //!   quinn ─▶ rustls::quic::Keys ─▶ keys: PacketKey, HeaderKey ─▶ squall_protect
 //! ```
 //!
@@ -23,8 +23,8 @@
 //!
 //! With the feature `aws-lc-rs` or `ring`, `provider()` is that provider, wrapped.
 //!
-//! rustls' interface takes one packet a call, and its payload apart from header and tag. So less is
-//! gained than by [`squall_protect`] itself, which takes whole groups; the README has figures.
+//! rustls' interface takes one packet per call, with the payload separate from header and tag. So
+//! it gains less than [`squall_protect`] itself, which takes whole groups; the README has figures.
 
 mod keys;
 mod suites;

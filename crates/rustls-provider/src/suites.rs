@@ -9,18 +9,18 @@ use squall_protect::{KernelKind, Suite, chosen_kernel};
 
 use crate::keys::Algorithm;
 
-/// A provider that is `base` in all but QUIC packet protection, which is squall's for AES-128-GCM
-/// and AES-256-GCM.
+/// A provider that equals `base` except for QUIC packet protection, which is squall's for
+/// AES-128-GCM and AES-256-GCM.
 ///
-/// ChaCha20-Poly1305 is squall's as well where its kernel has 512-bit registers
-/// (`squall_protect::chosen_kernel`), or `base` has none for QUIC. Otherwise it stays with `base`:
-/// one packet at a time, as rustls hands them over, squall is no faster in narrower registers.
-/// [`wrap_all`] wraps it everywhere. Other suites are kept as they are, and so is all that TLS over
-/// TCP uses. The kernels are not validated (FIPS 140-3), so suites that were do not report it any
-/// more.
+/// ChaCha20-Poly1305 is squall's as well if its kernel uses 512-bit registers
+/// (`squall_protect::chosen_kernel`), or if `base` has none for QUIC. Otherwise `base` keeps it:
+/// for single packets, as rustls passes them, squall is no faster in narrower registers.
+/// [`wrap_all`] wraps it everywhere. Other suites stay as they are, and so does everything that TLS
+/// over TCP uses. The kernels are not validated (FIPS 140-3), so suites that were no longer report
+/// it.
 ///
 /// rustls refers to suites for the life of the process, so each call leaks three small structs:
-/// call it once for a provider, and keep the result.
+/// call it once per provider, and keep the result.
 #[must_use]
 pub fn wrap(base: CryptoProvider) -> CryptoProvider {
     let is_chacha = |suite: &Tls13CipherSuite| {
@@ -51,8 +51,8 @@ fn wrap_if(base: CryptoProvider, is_wanted: impl Fn(&Tls13CipherSuite) -> bool) 
     }
 }
 
-/// The default provider of rustls for aws-lc-rs, as [`wrap`]ped; with the feature `ring` alone,
-/// that for ring. Made once a process.
+/// The default provider of rustls for aws-lc-rs, as [`wrap`]ped; with the feature `ring` alone, the
+/// one for ring. Made once per process.
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {

@@ -32,7 +32,7 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Seals a packet of a header with a number of so many bytes.
+/// Seals a packet with this header and packet number.
 fn seal(keys: &DirectionalKeys, number: u64, header: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut payload = payload.to_vec();
     let tag = keys
@@ -50,7 +50,7 @@ fn seal(keys: &DirectionalKeys, number: u64, header: &[u8], payload: &[u8]) -> V
     packet
 }
 
-/// Opens a packet whose number begins there; header and payload.
+/// Opens a packet whose number begins there; returns header and payload.
 fn open(
     keys: &DirectionalKeys,
     number: u64,
@@ -60,7 +60,7 @@ fn open(
     let mut packet = packet.to_vec();
     let sample = packet[number_at + 4..][..keys.header.sample_len()].to_vec();
     let (head, rest) = packet.split_at_mut(number_at);
-    // Four bytes, as a receiver passes them that does not know the number's length yet.
+    // Four bytes, as passed by a receiver that does not know the number's length yet.
     keys.header
         .decrypt_in_place(&sample, &mut head[0], &mut rest[..4])
         .unwrap();
@@ -116,7 +116,7 @@ fn the_chacha20_packet() {
     assert_eq!(open(&keys, number, 1, &packet), (header, vec![1]));
 }
 
-/// The same keys by both providers: those of the suite for some connection id.
+/// The same keys from both providers: the suite's, for some connection id.
 fn both(name: CipherSuite) -> [Keys; 2] {
     [wrapped(), aws_lc_rs::default_provider()]
         .map(|provider| suite(&provider, name).keys(b"any", Side::Client, Version::V1))
@@ -130,7 +130,7 @@ fn packets_are_those_of_the_wrapped_provider() {
         for number_len in 1..=4 {
             for payload_len in [4, 20, 64, 300, 1200, 1452, 20_000] {
                 for first in [0x40, 0xe0] {
-                    // Past the number from which on a key has larger tables, too.
+                    // Also past the number from which a key has larger tables.
                     let number = 60 + payload_len as u64;
                     let payload: Vec<u8> = (0..payload_len).map(|i| (i * 3) as u8).collect();
                     let mut header = vec![first | (number_len - 1) as u8, 1, 2, 3, 4, 5, 6, 7];
@@ -215,7 +215,7 @@ fn what_is_not_authentic_or_too_short_is_an_error() {
                     .is_err()
             );
         }
-        // Nothing is modified where a length is wrong.
+        // Nothing is modified if a length is wrong.
         let (mut first, mut number) = (0x43, [1; 5]);
         assert!(
             header
@@ -273,7 +273,7 @@ fn chacha20_is_wrapped_where_its_kernel_is_wide() {
         assert_eq!(std::ptr::addr_eq(ours, base), is_kept, "{name:?}");
     }
 
-    // A provider without QUIC gets it for every suite.
+    // A provider without QUIC support gets it for every suite.
     let mut without = base;
     for suite in &mut without.cipher_suites {
         if let Some(with) = suite.tls13() {

@@ -12,7 +12,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::TLS13;
 
-/// Sent in each direction: some hundred full packets under each key.
+/// Sent in each direction: a hundred or so full packets under each key.
 const LEN: usize = 200_000;
 
 const SUITES: [CipherSuite; 3] = [
@@ -28,7 +28,7 @@ struct Squall {
     server: bool,
 }
 
-/// Initial packets need AES-128 (RFC 9001 §5.2), so both ends keep it and prefer another.
+/// Initial packets need AES-128 (RFC 9001 §5.2), so both ends keep it but prefer another.
 fn provider(is_squall: bool, preferred: CipherSuite) -> Arc<CryptoProvider> {
     let base = aws_lc_rs::default_provider();
     let mut provider = if is_squall {
@@ -104,7 +104,7 @@ async fn exchange(suite: CipherSuite, squall: Squall) {
         connection.force_key_update();
     }
     let stats = connection.stats();
-    // Loopback loses nothing, and what cannot be opened would be lost.
+    // Loopback loses nothing, so losses would be packets that cannot be opened.
     assert!(
         stats.path.lost_packets < 20,
         "{suite:?} {squall:?} {stats:?}"

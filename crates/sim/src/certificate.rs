@@ -7,7 +7,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 /// The name in the certificate.
 pub const SERVER_NAME: &str = "localhost";
 
-/// An Ed25519 key in PKCS #8 (RFC 8410 §7). Neither it nor its signatures vary in length, so that
+/// An Ed25519 key in PKCS #8 (RFC 8410 §7). Its length and that of its signatures never vary, so
 /// every run of a seed sends datagrams of the same sizes.
 const KEY: [u8; 48] = {
     let head = *b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";

@@ -10,9 +10,9 @@ use squall_core::Time;
 pub struct Failure {
     /// The seed of the run.
     pub seed: u64,
-    /// When, in virtual time.
+    /// When it happened, in virtual time.
     pub at: Time,
-    /// What.
+    /// What happened.
     pub what: String,
 }
 

@@ -17,25 +17,25 @@ pub(crate) struct Guard {
     max_payload: usize,
     /// The peer's address in the handshake.
     home: SocketAddr,
-    /// By the peer's address.
+    /// One per address of the peer.
     accounts: BTreeMap<SocketAddr, Account>,
-    /// The path that a client sent to a connection id on, and whether the system chose its local
-    /// address.
+    /// For each connection id, the path on which the client used it, and whether the system chose
+    /// the local address.
     ids: BTreeMap<Vec<u8>, (Path, bool)>,
     /// The local address that the system chooses.
     system_source: Option<IpAddr>,
 }
 
-/// What went to and came from one address of the peer.
+/// Traffic to and from one address of the peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     received: u64,
     sent: u64,
     /// Whether the peer was at that address when something sent to it arrived: it may have read a
-    /// challenge there.
+    /// challenge.
     reached: bool,
     /// Whether the peer receives what is sent to its address: a Handshake packet has arrived, or
-    /// anything after something was read there, which may have been a response.
+    /// anything after something was read there, as it may be a response.
     validated: bool,
 }
 
@@ -51,7 +51,7 @@ impl Guard {
         }
     }
 
-    /// The system sends from this address from now on, unless another is requested.
+    /// From now on the system sends from this address, unless another is requested.
     pub(crate) fn set_system_source(&mut self, source: Option<IpAddr>) {
         self.system_source = source;
     }
@@ -79,7 +79,7 @@ impl Guard {
         Ok(())
     }
 
-    /// A token has shown that the peer's address is its own.
+    /// A token has proved the peer's address.
     pub(crate) fn on_validated(&mut self) {
         self.accounts.entry(self.home).or_default().validated = true;
     }
@@ -119,7 +119,7 @@ impl Guard {
         self.check_id(transmit.path, bytes, cid_len)
     }
 
-    /// The same for a peer that may issue ids of any length, and one id twice.
+    /// The same for a peer that may issue ids of any length, and repeat one.
     pub(crate) fn on_sent_to_any_id(
         &mut self,
         transmit: &Transmit,
@@ -166,7 +166,7 @@ fn types(mut datagram: &[u8]) -> impl Iterator<Item = LongType> + '_ {
         if !is_long(*datagram.first()?) {
             return None;
         }
-        // The length of ids matters to short headers only, and those take no part.
+        // The id length matters only for short headers, which play no part here.
         let read = header::parse_with(datagram, 0, FixedBit::Greased);
         let Ok(Header::Long { ty, len, .. }) = read else {
             return None;
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// A datagram with one long header of that type.
+    /// A datagram with one long header of this type.
     fn datagram(ty: u8, size: usize) -> Vec<u8> {
         let mut bytes = vec![0; size];
         bytes[..5].copy_from_slice(&[0xc0 | ty << 4, 0, 0, 0, 1]);
@@ -218,7 +218,7 @@ mod tests {
         for _ in 0..3 {
             guard.on_sent(&transmit(1200, 1200), &bytes, 8).unwrap();
         }
-        // The least datagram that has a destination.
+        // The smallest datagram that has a destination.
         let one_more = |guard: &Guard| guard.clone().on_sent(&transmit(9, 9), &[0x40; 9], 8);
         let refused = one_more(&guard).unwrap_err();
         assert!(refused.contains("RFC 9000 §8.1"), "{refused}");

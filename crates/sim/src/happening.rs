@@ -15,12 +15,12 @@ const SECOND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 3, 0, 1)
 /// One change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
-    /// From now on these faults apply to the datagrams of one side.
+    /// From now on, these faults apply to the datagrams of one side.
     Faults(Side, Faults),
-    /// From now on others see the client at this address: its NAT has forgotten its binding.
+    /// From now on, others see the client at this address: its NAT has lost the binding.
     Rebinding(SocketAddr),
-    /// The client moves to its second interface, or back to the first. A refusal is not a failure:
-    /// there may be no spare connection id.
+    /// The client moves to its second interface, or back to the first. A refusal is not a failure,
+    /// as there may be no spare connection id.
     Migration(Move),
 }
 

@@ -12,7 +12,7 @@ use crate::rng::Rng;
 /// Datagrams remembered for each receiver.
 const REMEMBERED: usize = 64;
 
-/// How often the intruder acts; chances from 0 to 1, each for one bundle that arrives.
+/// How often the intruder acts; chances from 0 to 1, each per arriving bundle.
 #[derive(Clone, Debug, Default)]
 pub struct Intrusion {
     /// Chance that an old datagram arrives again.
@@ -25,13 +25,13 @@ pub struct Intrusion {
     pub elsewhere: f64,
 }
 
-/// Makes up datagrams.
+/// Fabricates datagrams.
 #[derive(Debug)]
 pub(crate) struct Intruder {
     rng: Rng,
     intrusion: Intrusion,
     remembered: [VecDeque<Vec<u8>>; 2],
-    /// Datagrams made up so far.
+    /// Datagrams fabricated so far.
     pub(crate) made: u64,
 }
 
@@ -46,7 +46,7 @@ impl Intruder {
     }
 
     /// What arrives at `to` after a bundle: source and bytes. `sent` is the number of datagrams
-    /// that connections have sent so far: otherwise an intruder whose datagrams are answered by
+    /// that connections have sent so far: without it, an intruder whose datagrams are answered by
     /// stateless resets, which are answered in turn (RFC 9000 §10.3.3), would go on for ever.
     pub(crate) fn follow(
         &mut self,
@@ -100,7 +100,7 @@ impl Intruder {
         made
     }
 
-    /// Changed, cut or extended.
+    /// Changes, cuts or extends a datagram.
     fn damaged(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
         match self.rng.below(4) {
             0 => bytes.truncate(1 + self.rng.below(bytes.len() as u64) as usize),
@@ -115,7 +115,7 @@ impl Intruder {
                     bytes[at] = self.rng.bits() as u8;
                 }
             }
-            // The fields in front: flags, version, ids, lengths.
+            // The leading fields: flags, version, ids, lengths.
             _ => {
                 for _ in 0..=self.rng.below(3) {
                     let at = self.rng.below(bytes.len().min(40) as u64) as usize;
@@ -134,7 +134,7 @@ impl Intruder {
         bytes
     }
 
-    /// Random bytes, half of the time after the front of a genuine datagram.
+    /// Random bytes, half of the time after the beginning of a genuine datagram.
     fn noise(&mut self, datagram: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; 1 + self.rng.below(1500) as usize];
         self.rng.fill(&mut bytes);

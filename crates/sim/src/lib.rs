@@ -1,19 +1,19 @@
 //! Two QUIC endpoints on a virtual, seeded, faulty network.
 //!
 //! ```text
-//!  run_seed       a whole run: the Trial that comes out of a number
+//!  run_seed       a complete run: the Trial that a seed determines
 //!  Simulation     Parties (the applications: streams written, read and compared) on a Pair
 //!  Pair           two endpoints with their connections, driven by arrivals and timeouts
-//!  Guard          what every datagram has to obey        Intruder   datagrams that nobody sent
-//!  Network        what happens to a datagram      Happening   and what happens to the network
+//!  Guard          rules for every datagram               Intruder   datagrams that nobody sent
+//!  Network        what happens to a datagram      Happening   what happens to the network
 //!  Rng            the seed
 //!
-//!  Duel           one end of ours against a RawPeer, whose packets are made by hand
+//!  Duel           a real end against a RawPeer, whose packets are made by hand
 //! ```
 //!
-//! Nothing here reads a clock: time is the arrival of the next datagram or the next timeout. A run
-//! is the same for the same seed on every machine, up to the random bytes of TLS, which change no
-//! length and no time.
+//! Nothing here reads a clock: time is the arrival of the next datagram or the next timeout. The
+//! same seed gives the same run on every machine, except for the random bytes of TLS, which change
+//! no length and no time.
 
 #![forbid(unsafe_code)]
 

@@ -6,8 +6,8 @@
 //!  deliver(now) ◀─ bundles of what arrived within a tick, as GRO makes them ◀─ by time of arrival
 //! ```
 //!
-//! Every datagram meets its own fate, drawn from the seed; the sender's bundles do not survive the
-//! way, the receiver's are formed anew.
+//! Every datagram meets its own fate, drawn from the seed; the sender's bundles are taken apart on
+//! the way, and the receiver's are formed anew.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,7 +19,7 @@ use squall_wire::{Ecn, Path, Side, Transmit, is_long};
 
 use crate::rng::Rng;
 
-/// The interval at which the receiver reads its socket: what arrives in between comes as one
+/// The interval at which the receiver reads its socket: whatever arrives in between becomes one
 /// bundle.
 const TICK_NANOS: u64 = 50_000;
 
@@ -27,7 +27,7 @@ const TICK_NANOS: u64 = 50_000;
 const MAX_BUNDLE_BYTES: usize = 65_507;
 const MAX_BUNDLE_DATAGRAMS: usize = 64;
 
-/// What one direction does to datagrams. Chances are from 0 to 1, each for one datagram.
+/// What one direction does to datagrams. Chances are from 0 to 1, each per datagram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
     /// One-way delay of every datagram.
@@ -48,7 +48,7 @@ pub struct Faults {
     pub rate: Option<u64>,
     /// Bytes that may wait before that link; more are dropped.
     pub queue: u64,
-    /// Bytes waiting before that link from which on ECN-capable datagrams are marked CE (RFC 3168).
+    /// Above this many bytes waiting there, ECN-capable datagrams are marked CE (RFC 3168).
     pub mark_above: u64,
     /// What happens to ECN marks.
     pub ecn: EcnFault,
@@ -131,19 +131,19 @@ pub struct Delivery {
     pub destination: SocketAddr,
     /// The mark of all datagrams in it.
     pub ecn: Ecn,
-    /// Bytes of every datagram but the last, which may be shorter.
+    /// Bytes of every datagram except the last, which may be shorter.
     pub segment_size: u16,
     /// The datagrams.
     pub bytes: Vec<u8>,
 }
 
-/// Two hosts and the way between them.
+/// Two hosts and the path between them.
 #[derive(Debug)]
 pub struct Network {
     rng: Rng,
-    /// By [`Side`]: whose address is put on the host's datagrams instead of its own.
+    /// By [`Side`]: the address put on the host's datagrams instead of its own.
     spoofed: [Option<SocketAddr>; 2],
-    /// By [`Side`]: the host's interfaces, first the usual one.
+    /// By [`Side`]: the host's interfaces, the usual one first.
     interfaces: [Vec<Interface>; 2],
     /// By [`Side`] of the sender.
     directions: [DirectionState; 2],
@@ -152,9 +152,9 @@ pub struct Network {
 /// Where a host is.
 #[derive(Clone, Copy, Debug)]
 struct Interface {
-    /// What the host itself knows.
+    /// The address that the host itself knows.
     local: IpAddr,
-    /// What others see, behind whatever translates addresses.
+    /// The address that others see, after any translation.
     seen_as: SocketAddr,
 }
 
@@ -171,7 +171,7 @@ impl Interface {
 struct DirectionState {
     faults: Faults,
     flights: BinaryHeap<Reverse<Flight>>,
-    /// When the narrowest link has sent all that waits.
+    /// When the narrowest link will have sent everything that waits.
     link_free: Time,
     /// The spin bit of the last short header.
     spin: bool,
@@ -195,7 +195,7 @@ impl DirectionState {
     }
 }
 
-/// A datagram on its way. Ordered by arrival, then by when it was sent.
+/// A datagram on its way. Ordered by arrival, then by send time.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Flight {
     arrival: Time,
@@ -235,26 +235,26 @@ impl Network {
         self.interfaces[host as usize][0].seen_as
     }
 
-    /// Others see the host somewhere else from now on, as after a NAT rebinding: what it sends
-    /// comes from there, what is sent to the old address is lost. The host itself sees no
+    /// Others see the host at another address from now on, as after a NAT rebinding: what it sends
+    /// comes from there, and what is sent to the old address is lost. The host itself sees no
     /// difference.
     pub fn rebind(&mut self, host: Side, address: SocketAddr) {
         self.interfaces[host as usize][0].seen_as = address;
     }
 
-    /// A device on the way puts another address on the host's datagrams; `None` ends that. The host
-    /// stays where it is.
+    /// Makes a device on the way put another address on the host's datagrams; `None` ends that. The
+    /// host stays where it is.
     pub fn spoof(&mut self, host: Side, address: Option<SocketAddr>) {
         self.spoofed[host as usize] = address;
     }
 
-    /// The host has another interface with this address. A datagram leaves by the interface that
+    /// Gives the host another interface with this address. A datagram leaves by the interface that
     /// its path names as `local`, otherwise by the first.
     pub fn add_address(&mut self, host: Side, address: SocketAddr) {
         self.interfaces[host as usize].push(Interface::plain(address));
     }
 
-    /// The host's first interface is gone; the next one, if there is any, takes its place.
+    /// Removes the host's first interface; the next one, if any, takes its place.
     pub fn remove_address(&mut self, host: Side) {
         let interfaces = &mut self.interfaces[host as usize];
         if interfaces.len() > 1 {
@@ -270,8 +270,8 @@ impl Network {
         Some(found.local)
     }
 
-    /// Where others see a datagram of the host on this path come from; `None`: it has no such
-    /// interface.
+    /// The source address that others see on the host's datagrams on this path; `None`: it has no
+    /// such interface.
     fn source(&self, host: Side, path: &Path) -> Option<SocketAddr> {
         let interfaces = &self.interfaces[host as usize];
         let found = interfaces
@@ -280,8 +280,8 @@ impl Network {
         found.map(|i| self.spoofed[host as usize].unwrap_or(i.seen_as))
     }
 
-    /// The address on this path that the host does not have, so that its system refuses to send
-    /// from it.
+    /// The local address of this path if the host does not have it, so that its system refuses to
+    /// send from it.
     pub(crate) fn refused_source(&self, host: Side, path: &Path) -> Option<IpAddr> {
         path.local.filter(|_| self.source(host, path).is_none())
     }
@@ -309,7 +309,7 @@ impl Network {
     /// Takes a bundle that `from` sends; `bytes` are the first `transmit.len` of its buffer.
     ///
     /// # Panics
-    /// If the bundle's description does not match its bytes: that is a bug of the sender.
+    /// If the bundle's description does not match its bytes, which is a bug of the sender.
     pub fn send(&mut self, now: Time, from: Side, transmit: &Transmit, bytes: &[u8]) {
         assert_eq!(transmit.len, bytes.len(), "a bundle of {transmit:?}");
         assert!(
@@ -340,8 +340,8 @@ impl Network {
             rng, directions, ..
         } = self;
         let direction = &mut directions[from as usize];
-        // All chances are drawn for every datagram, so that one fault more or less does not change
-        // the fate of all the others.
+        // All chances are drawn for every datagram, so that one fault more or less does not affect
+        // all the others.
         let (faults, counters) = (&direction.faults, &mut direction.counters);
         let lost = rng.chance(faults.loss);
         let corrupted = rng.chance(faults.corruption);
@@ -462,7 +462,7 @@ impl Network {
             },
             destination: first.destination,
             ecn: Ecn::from_bits(first.ecn_bits),
-            // No datagram is longer than MAX_BUNDLE_BYTES; UDP could not carry it.
+            // No datagram is longer than MAX_BUNDLE_BYTES: UDP could not carry it.
             segment_size: u16::try_from(stride).unwrap_or(u16::MAX),
             bytes,
         })
@@ -508,7 +508,7 @@ mod tests {
         }
     }
 
-    /// All that arrives: time, number of the datagram, ECN.
+    /// Everything that arrives: time, datagram number, ECN.
     fn receive(network: &mut Network) -> Vec<(Time, u32, Ecn)> {
         let mut arrived = Vec::new();
         while let Some(now) = network.next_arrival(Side::Server) {
@@ -641,7 +641,7 @@ mod tests {
         send(&mut network, 3, 1201);
         send(&mut network, 3, 1200);
         assert_eq!(network.counters(Side::Client).too_large, 3);
-        // The server moves: what is on its way arrives, what is sent to the old address does not.
+        // The server moves: datagrams in flight arrive, those sent to the old address do not.
         let old = network.path_from(Side::Client);
         network.rebind(Side::Server, SocketAddr::from(([10, 0, 0, 9], 9)));
         let transmit = Transmit {
@@ -653,7 +653,7 @@ mod tests {
         network.send(Time::ZERO, Side::Client, &transmit, &[0; 50]);
         assert_eq!(network.counters(Side::Client).unroutable, 1);
         assert_eq!(receive(&mut network).len(), 3);
-        // And what it sends comes from the new one.
+        // And its datagrams come from the new one.
         let back = Transmit {
             path: network.path_from(Side::Server),
             ..transmit

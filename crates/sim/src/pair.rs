@@ -31,7 +31,7 @@ const BUFFER: usize = 65_536;
 const MAX_BUNDLES: usize = 10_000;
 /// Steps at one point in time after which time counts as standing still.
 const MAX_STEPS_AT_ONCE: u32 = 1_000;
-/// When runs begin: not at zero, so that arithmetic below the beginning shows.
+/// When runs begin: not at zero, so that arithmetic that goes below the start is noticed.
 const START: Time = Time::from_nanos(1_000_000_000);
 
 /// What a run consists of.
@@ -43,15 +43,15 @@ pub struct Setup {
     pub faults: [Faults; 2],
     /// Settings of the two ends, by [`Side`].
     pub transport: [TransportConfig; 2],
-    /// Datagrams in one bundle, at most; 1 is a host without segmentation offload.
+    /// Maximum number of datagrams in a bundle; 1 for a host without segmentation offload.
     pub max_segments: usize,
     /// Datagrams that neither end sent.
     pub intrusion: Intrusion,
     /// TLS configurations of the client and the server.
     pub tls: Configs,
-    /// A folder for the qlogs of both ends, if they are wanted.
+    /// A folder for the qlogs of both ends, if wanted.
     pub qlog: Option<PathBuf>,
-    /// Changes the settings of the endpoint of one side.
+    /// Changes the settings of one side's endpoint.
     pub tune: fn(Side, &mut EndpointConfig),
 }
 
@@ -88,9 +88,9 @@ struct Member {
 struct Host {
     side: Side,
     endpoint: Endpoint,
-    /// The first is the one that the run is about. A server may have more: an Initial that is
-    /// replayed after the handshake opens a connection that comes to nothing. So does one of an
-    /// attempt that the client has given up for another version.
+    /// The first is the subject of the run. A server may have more: an Initial replayed after the
+    /// handshake opens a connection that goes nowhere, and so does one of an attempt that the
+    /// client has given up for another version.
     members: Vec<Member>,
     /// Whether it neither receives nor sends anything.
     vanished: bool,
@@ -109,7 +109,7 @@ pub struct Pair {
     max_segments: usize,
     buffer: Vec<u8>,
     cid_len: usize,
-    /// What each side received last, untouched.
+    /// What each side received last, unchanged.
     latest: [Option<Delivery>; 2],
     /// Datagrams that connections have sent.
     sent: u64,
@@ -263,12 +263,12 @@ impl Pair {
         member.events.pop_front()
     }
 
-    /// From now on one side neither receives nor sends anything.
+    /// From now on, one side neither receives nor sends anything.
     pub const fn vanish(&mut self, side: Side) {
         self.hosts[side as usize].vanished = true;
     }
 
-    /// One side loses all state of its connections, like a process that was restarted.
+    /// One side loses all state of its connections, like a restarted process.
     pub fn forget(&mut self, side: Side) {
         let Host {
             endpoint, members, ..
@@ -279,10 +279,10 @@ impl Pair {
         }
     }
 
-    /// A datagram that neither end sent arrives at `to`.
+    /// Delivers to `to` a datagram that neither end sent.
     ///
     /// # Errors
-    /// What a guard has found.
+    /// A guard has found a violation.
     pub fn inject(&mut self, to: Side, source: SocketAddr, bytes: Vec<u8>) -> Result<(), Failure> {
         let segment_size = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         let path = Path {
@@ -300,10 +300,10 @@ impl Pair {
         self.pump(to)
     }
 
-    /// The client moves to another of its interfaces.
+    /// Moves the client to another of its interfaces.
     ///
     /// # Errors
-    /// What the connection refuses, or a guard found.
+    /// The connection refuses, or a guard has found a violation.
     pub fn migrate(&mut self, local: IpAddr, how: Move) -> Result<(), Failure> {
         let path = Path {
             remote: self.hosts[Side::Client as usize]
@@ -322,10 +322,10 @@ impl Pair {
         self.pump(Side::Client)
     }
 
-    /// One side sends a PING.
+    /// Makes one side send a PING.
     ///
     /// # Errors
-    /// What a guard has found.
+    /// A guard has found a violation.
     pub fn ping(&mut self, side: Side) -> Result<(), Failure> {
         if let Some(connection) = self.connection(side) {
             connection.ping();
@@ -333,10 +333,10 @@ impl Pair {
         self.pump(side)
     }
 
-    /// The bundle that arrived last at `to` arrives again.
+    /// Delivers the last bundle that arrived at `to` again.
     ///
     /// # Errors
-    /// What a guard has found.
+    /// A guard has found a violation.
     pub fn replay(&mut self, to: Side) -> Result<(), Failure> {
         if let Some(delivery) = self.latest[to as usize].clone() {
             self.receive(to, delivery);
@@ -354,11 +354,11 @@ impl Pair {
         }
     }
 
-    /// Lets time pass until the next thing happens, `limit` at the latest; returns whether
+    /// Lets time pass until the next thing happens, at the latest until `limit`; returns whether
     /// something did.
     ///
     /// # Errors
-    /// What a guard found, or that time stands still.
+    /// A guard has found a violation, or time stands still.
     pub fn step(&mut self, limit: Time) -> Result<bool, Failure> {
         if !self.started {
             self.started = true;
@@ -431,10 +431,10 @@ impl Pair {
         }
     }
 
-    /// Lets one side send what it has and takes its events; after anything that was done to it.
+    /// Lets one side send what it has, and takes its events. Call it after acting on that side.
     ///
     /// # Errors
-    /// What a guard has found.
+    /// A guard has found a violation.
     pub fn pump(&mut self, side: Side) -> Result<(), Failure> {
         let host = &mut self.hosts[side as usize];
         if host.vanished {
@@ -512,7 +512,7 @@ impl Host {
         self.members.len() - 1
     }
 
-    /// The run is about the connection that completes the handshake, if one does.
+    /// Makes the connection that completes the handshake, if there is one, the subject of the run.
     fn put_the_connected_first(&mut self) {
         if self.members.first().is_some_and(|member| !member.connected)
             && let Some(connected) = self.members.iter().position(|member| member.connected)
@@ -529,7 +529,7 @@ impl Host {
         }
     }
 
-    /// Routes a bundle; returns what goes back without a connection.
+    /// Routes a bundle; returns the endpoint's own responses.
     fn receive(&mut self, now: Time, delivery: Delivery) -> Vec<(Path, Vec<u8>)> {
         let Delivery {
             path,

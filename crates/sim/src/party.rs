@@ -46,7 +46,7 @@ pub struct Party {
     pub written: u64,
     /// Bytes read.
     pub read: u64,
-    /// Whether early data was accepted, where there was some.
+    /// Whether early data was accepted, if there was any.
     pub early_data_accepted: Option<bool>,
     /// When the handshake was complete.
     pub connected: Option<Time>,
@@ -54,7 +54,7 @@ pub struct Party {
     pub closed: Option<CloseReason>,
     /// When it last read a byte.
     pub last_read: Time,
-    /// Paths that the connection moved to, validated, and when it reported so.
+    /// Validated paths that the connection moved to, and when it reported them.
     pub moves: Vec<(Time, Path)>,
     /// Paths whose validation failed.
     pub failed_moves: Vec<(Time, Path)>,
@@ -92,13 +92,13 @@ impl Party {
         self.reading = reading;
     }
 
-    /// Whether all that the peer sends was read to its end.
+    /// Whether everything that the peer sends was read to its end.
     #[must_use]
     pub fn has_read_all(&self) -> bool {
         self.ended == self.plan.total(self.side.peer()).0
     }
 
-    /// Whether the peer has acknowledged all that this end sends.
+    /// Whether the peer has acknowledged everything that this end sends.
     #[must_use]
     pub fn has_sent_all(&self) -> bool {
         self.finished == self.plan.total(self.side).0
@@ -127,7 +127,7 @@ impl Party {
         connection: &mut Connection,
         event: Event,
     ) -> Result<(), String> {
-        // What has arrived before the end may be accepted and read after it.
+        // Data that arrived before the end may be accepted and read after it.
         if let Some(reason) = &self.closed
             && !matches!(event, Event::Readable(_))
         {
@@ -181,8 +181,8 @@ impl Party {
         Ok(())
     }
 
-    /// What it does without an event: a client with early data begins at once, a slow reader reads
-    /// when its time has come. Returns whether there was anything to do.
+    /// Acts without an event: a client with early data begins at once, a slow reader reads when its
+    /// time comes. Returns whether there was anything to do.
     pub(crate) fn act(&mut self, now: Time, connection: &mut Connection) -> Result<bool, String> {
         if connection.has_early_data() && !std::mem::replace(&mut self.early, true) {
             for direction in DIRECTIONS {
@@ -239,7 +239,7 @@ impl Party {
         self.write(connection, id)
     }
 
-    /// Writes what the connection takes, then the end.
+    /// Writes as much as the connection accepts, then the end.
     fn write(&mut self, connection: &mut Connection, id: StreamId) -> Result<(), String> {
         let cut = self.plan.cut(id, self.side);
         let size = self.plan.contents(id, self.side).map_or(0, |c| c.len());
@@ -285,7 +285,7 @@ impl Party {
         }
     }
 
-    /// Reads at most `max` bytes; `None` if there are none or no more.
+    /// Reads at most `max` bytes; `None` if none are available or left.
     fn read(
         &mut self,
         now: Time,
@@ -300,7 +300,7 @@ impl Party {
             .map_or(0, |c| c.len());
         let Some(expected) = self.receiving.get_mut(&id) else {
             return match cut {
-                // Told before it was stopped.
+                // Reported before it was stopped.
                 Cut::Stop(_) => Ok(None),
                 _ => Err(format!("{id:?} is readable and not expected")),
             };

@@ -1,4 +1,4 @@
-//! What the applications of both ends send, and what each byte of it is.
+//! What the applications of both ends send, byte for byte.
 
 use std::sync::OnceLock;
 
@@ -7,7 +7,7 @@ use squall_wire::{Direction, Side, StreamId};
 
 use crate::rng::Rng;
 
-/// Bytes of all streams are pieces of this many random ones.
+/// The bytes of all streams are taken from this many random ones.
 const CONTENTS: usize = 4 << 20;
 
 /// The largest stream.
@@ -21,7 +21,7 @@ pub enum Cut {
     Never,
     /// The opener resets it after this many bytes.
     Reset(usize),
-    /// The other side stops it after this many bytes, unless it has read the end before.
+    /// The other side stops it after this many bytes, unless it reads the end first.
     Stop(usize),
 }
 
@@ -31,7 +31,7 @@ pub(crate) const CUT_CODE: u64 = 0x51;
 /// A stream that one side opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Whether the other side answers.
+    /// The direction; in a bidirectional stream the other side answers.
     pub direction: Direction,
     /// Bytes that the opener sends.
     pub size: usize,
@@ -70,7 +70,7 @@ impl Outgoing {
 pub struct Plan {
     /// The streams that each [`Side`] opens, in their order.
     pub streams: [Vec<Outgoing>; 2],
-    /// Bytes handed to one call of `write`, at most; 0 for as many as there are.
+    /// Maximum bytes handed to one call of `write`; 0 for no limit.
     pub chunk: usize,
 }
 
@@ -151,13 +151,13 @@ impl Plan {
             stream.reply
         };
         let size = size.min(MAX_STREAM);
-        // Each direction of each stream begins elsewhere, so that a byte in the wrong place shows.
+        // Each direction of each stream begins elsewhere, so that a misplaced byte is noticed.
         let mut rng = Rng::new(2 * id.0 + sender as u64);
         let at = rng.below((CONTENTS - size) as u64) as usize;
         Some(random_bytes().slice(at..at + size))
     }
 
-    /// Streams on which `sender` sends, and all bytes of them.
+    /// Number of streams on which `sender` sends, and their total bytes.
     pub(crate) fn total(&self, sender: Side) -> (usize, u64) {
         let own = self.streams[sender as usize].iter().map(|s| s.size);
         let replies = self

@@ -1,9 +1,9 @@
-//! A peer every packet of which is made by hand, against a connection of ours: what honest software
-//! never sends.
+//! A peer whose every packet is made by hand, against a real connection: it sends what honest
+//! software never would.
 //!
 //! ```text
 //!  RawPeer   a TLS session, keys of every level, and packets with whatever payload the test wants
-//!  Duel      the RawPeer and its victim, face to face: no network, and time as the test says
+//!  Duel      the RawPeer and its victim, connected directly; the test advances the time
 //! ```
 
 use std::ops::RangeInclusive;
@@ -32,8 +32,8 @@ const MIN_INITIAL: usize = 1200;
 
 /// The peer's address unless stated otherwise.
 const HOME: ([u8; 4], u16) = ([10, 0, 0, 9], 999);
-/// More datagrams than this in one go, or timeouts at one instant, and they never end. A large
-/// window goes out in one go.
+/// More datagrams than this in one burst, or timeouts at one instant, count as endless. A large
+/// window goes out in one burst.
 const ENDLESS: u64 = 100_000;
 
 /// Keys of one level and direction.
@@ -66,7 +66,7 @@ impl Level {
     }
 }
 
-/// How a packet differs from what an honest peer would send; the default does not.
+/// How a packet differs from what an honest peer would send; by default, not at all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Odd {
     /// Bits of the first byte that are flipped before protection.
@@ -90,18 +90,18 @@ pub struct RawPeer {
     pub remote_id: ConnectionId,
     /// The token of Initial packets.
     pub token: Vec<u8>,
-    /// The next packet number of each space.
+    /// The next packet number in each space.
     pub next_number: [u64; 3],
     largest: [Option<u64>; 3],
     crypto_in: [u64; 3],
     crypto_out: [u64; 3],
-    /// Handshake bytes of each level that are not sent yet.
+    /// Handshake bytes of each level that are still to be sent.
     pending: [Vec<u8>; 3],
     writes_at: PacketType,
     phase: bool,
     /// Payloads received, oldest first.
     pub received: Vec<(PacketType, Vec<u8>)>,
-    /// The packet numbers of each space that were received, oldest first.
+    /// The packet numbers received in each space, oldest first.
     pub numbers: [Vec<RangeInclusive<u64>>; 3],
 }
 
@@ -158,7 +158,7 @@ impl RawPeer {
         });
     }
 
-    /// Whether it has keys of that kind of packet.
+    /// Whether it has keys for this kind of packet.
     #[must_use]
     pub fn has_keys(&self, ty: PacketType) -> bool {
         self.levels[ty as usize].is_some()
@@ -237,7 +237,7 @@ impl RawPeer {
         self.packet(ty, &payload, Odd::default())
     }
 
-    /// The handshake's bytes that wait, in datagrams of one packet.
+    /// The waiting handshake bytes, in datagrams of one packet.
     pub fn flush(&mut self) -> Vec<Vec<u8>> {
         self.advance();
         let mut datagrams = Vec::new();
@@ -259,7 +259,7 @@ impl RawPeer {
         datagrams
     }
 
-    /// Lets TLS write what it has, and installs the keys that it gives.
+    /// Lets TLS write what it has, and installs the keys that it provides.
     fn advance(&mut self) {
         loop {
             let pending = &mut self.pending[space(self.writes_at)];
@@ -288,7 +288,7 @@ impl RawPeer {
         self.crypto_out[space(ty)]
     }
 
-    /// The handshake's first bytes, which are then the caller's to send.
+    /// Takes the handshake's first bytes, which the caller must then send.
     pub fn handshake_bytes(&mut self) -> Vec<u8> {
         self.advance();
         std::mem::take(&mut self.pending[space(PacketType::Initial)])
@@ -383,10 +383,10 @@ impl RawPeer {
         for frame in Frames::new(payload).flatten() {
             if let Frame::Crypto { offset, data } = frame {
                 let read = &mut self.crypto_in[space(ty)];
-                // Face to face nothing is lost; what is sent again is known.
+                // Nothing is lost between the two; retransmitted bytes are already known.
                 if offset == *read {
                     *read += data.len() as u64;
-                    // A peer that is made to break rules may well be refused by its own TLS.
+                    // A peer that is made to break rules may be refused by its own TLS.
                     let _ = self.session.read(data);
                     self.advance();
                 }
@@ -405,7 +405,7 @@ pub fn frames(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     bytes
 }
 
-/// What a duel begins with.
+/// The initial settings of a duel.
 pub struct Terms {
     /// Settings of the victim.
     pub transport: TransportConfig,
@@ -428,10 +428,10 @@ impl Default for Terms {
     }
 }
 
-/// What the victim has done, where that is measured.
+/// The victim's work, if measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
-    /// By the clock that was given: in `route`, `receive` and `on_timeout`.
+    /// Time by the given clock in `route`, `receive` and `on_timeout`.
     pub receiving: Duration,
     /// The same in `transmit`.
     pub sending: Duration,
@@ -443,15 +443,15 @@ pub struct Work {
 
 /// The peer made by hand and its victim.
 pub struct Duel {
-    /// The time, which passes only by the test's hand.
+    /// The time, which only the test advances.
     pub now: Time,
     /// The peer made by hand.
     pub peer: RawPeer,
     /// The victim's endpoint.
     pub endpoint: Endpoint,
     victim: Option<(ConnectionHandle, Connection)>,
-    /// What every datagram of the victim is held to; absent where the guard's own notes would be
-    /// counted as the victim's.
+    /// Checks every datagram of the victim; absent if the guard's own memory would be counted as
+    /// the victim's.
     guard: Option<Guard>,
     /// The destination of the client's first packet.
     pub first_destination: ConnectionId,
@@ -469,8 +469,8 @@ pub struct Duel {
 }
 
 impl Duel {
-    /// A victim in the role of `victim`, with nothing sent yet but the client's first datagram
-    /// made.
+    /// A victim in the role of `victim`. The client's first datagram is made, but nothing is sent
+    /// yet.
     ///
     /// # Panics
     /// If settings are refused.
@@ -571,7 +571,7 @@ impl Duel {
     /// A duel whose handshake is done and confirmed on both sides.
     ///
     /// # Panics
-    /// If it does not come about.
+    /// If the handshake fails.
     #[must_use]
     pub fn connected(victim: Side, terms: Terms) -> Self {
         let mut duel = Self::new(victim, terms);
@@ -583,14 +583,14 @@ impl Duel {
         duel
     }
 
-    /// Lets the victim go unwatched: the guard keeps an account of every address, which a test that
-    /// counts memory would take for the victim's.
+    /// Removes the guard: it keeps an account of every address, which a test that counts memory
+    /// would attribute to the victim.
     pub fn unwatch(&mut self) {
         self.guard = None;
     }
 
-    /// Measures the victim's work from now on, in `work`, by this clock. What the peer and the test
-    /// do is not counted.
+    /// Measures the victim's work from now on, in `work`, by this clock. Work of the peer and the
+    /// test is not counted.
     pub fn measure(&mut self, clock: fn() -> Duration) {
         (self.work, self.clock) = (Work::default(), Some(clock));
     }
@@ -614,7 +614,7 @@ impl Duel {
         self.deliver(&datagram);
     }
 
-    /// Hands the victim a datagram, and the peer what the victim answers.
+    /// Hands a datagram to the victim, and the victim's responses to the peer.
     pub fn deliver(&mut self, datagram: &[u8]) {
         self.deliver_from(self.path, datagram);
     }
@@ -625,8 +625,8 @@ impl Duel {
         self.deliver_run(path, Ecn::NotEct, len, datagram);
     }
 
-    /// Hands the victim's endpoint a bundle of datagrams, `segment_size` bytes each, and the peer
-    /// what the victim answers. A victim that is there stays the only one.
+    /// Hands a bundle of datagrams, `segment_size` bytes each, to the victim's endpoint, and the
+    /// responses to the peer. An existing victim stays the only one.
     pub fn deliver_run(&mut self, path: Path, ecn: Ecn, segment_size: u16, datagrams: &[u8]) {
         let mut bytes = datagrams.to_vec();
         let mut rest = &mut bytes[..];
@@ -730,7 +730,7 @@ impl Duel {
     /// The victim.
     ///
     /// # Panics
-    /// If the peer has sent a server nothing that opens yet.
+    /// If the peer has not yet sent a server anything that can be opened.
     pub fn victim(&mut self) -> &mut Connection {
         &mut self.victim.as_mut().expect("there is a connection").1
     }
@@ -748,12 +748,12 @@ impl Duel {
         self.victim.is_some()
     }
 
-    /// Lets the victim send what its application has just given it.
+    /// Lets the victim send what its application has just handed over.
     pub fn pump(&mut self) {
         self.answer();
     }
 
-    /// The code with which the victim closed, by its own account.
+    /// The code with which the victim closed, as it reports it.
     #[must_use]
     pub fn closed(&self) -> Option<TransportErrorCode> {
         self.events.iter().find_map(|event| match event {
@@ -766,7 +766,7 @@ impl Duel {
         })
     }
 
-    /// The code of the CONNECTION_CLOSE that the peer was sent.
+    /// The code of the CONNECTION_CLOSE that the peer received.
     #[must_use]
     pub fn told(&self) -> Option<TransportErrorCode> {
         self.peer.received.iter().find_map(|(_, payload)| {

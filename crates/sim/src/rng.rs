@@ -1,10 +1,10 @@
-//! The only source of chance in a simulation: one seed.
+//! The only source of randomness in a simulation: one seed.
 
 use std::time::Duration;
 
 /// A small seeded generator (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
-/// generators", 2014). The same seed gives the same run on every machine and in every release,
-/// which is why it is not one of a library that may change.
+/// generators", 2014). The same seed gives the same run on every machine and in every release, so
+/// it does not come from a library, which may change.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
@@ -28,13 +28,13 @@ impl Rng {
 
     /// A number below `end`; 0 when `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        // The high half of the product is uniform but for a bias of end / 2^64.
+        // The high half of the product is uniform except for a bias of end / 2^64.
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
     /// True with probability `p`.
     pub fn chance(&mut self, p: f64) -> bool {
-        // 53 bits are what an f64 holds exactly.
+        // An f64 holds 53 bits exactly.
         ((self.bits() >> 11) as f64) < p * (1_u64 << 53) as f64
     }
 
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn known_answers() {
-        // The first outputs of SplitMix64 for seed 1234567, as its authors' code gives them.
+        // The first outputs of SplitMix64 for seed 1234567, as its authors' code produces them.
         let mut rng = Rng::new(1_234_567);
         assert_eq!(rng.bits(), 6_457_827_717_110_365_317);
         assert_eq!(rng.bits(), 3_203_168_211_198_807_973);

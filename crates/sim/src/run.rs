@@ -1,4 +1,4 @@
-//! Whole runs from a number.
+//! Complete runs from a seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::pair::Pair;
 use crate::simulation::Simulation;
 use crate::trial::{Fault, Handshake, Trial};
 
-/// Virtual time within which the last acknowledgements have to arrive: a few probe timeouts with
+/// Virtual time within which the last acknowledgements must arrive: a few probe timeouts with
 /// backoff.
 const SETTLE: Duration = Duration::from_secs(2000);
-/// Silence that is waited for, and the datagrams that may be sent in it: a late probe for the
-/// path's size, a ticket.
+/// The silence to wait for, and the number of datagrams that may be sent in it: a late MTU probe, a
+/// ticket.
 const QUIET: (Duration, u64) = (Duration::from_secs(5), 20);
-/// How many more may be sent in it by an end that keeps its NAT binding alive, and on a new path.
+/// How many more may be sent in it by an end that keeps its NAT binding alive, or on a new path.
 const AWAKE: u64 = 80;
 
 const SIDES: [Side; 2] = [Side::Client, Side::Server];
@@ -29,15 +29,15 @@ const SIDES: [Side; 2] = [Side::Client, Side::Server];
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// The faults that the connection met, not those that came too late for it.
+    /// The faults that the connection met, without those that came too late.
     pub faults: Vec<Fault>,
     /// Its handshake.
     pub handshake_kind: Handshake,
     /// Virtual time until both ends had completed the handshake.
     pub handshake: Duration,
-    /// Virtual time from then until the last byte was read and acknowledged.
+    /// Virtual time from the handshake until the last byte was read and acknowledged.
     pub transfer: Duration,
-    /// The longest virtual time of the transfer in which no application got a byte.
+    /// The longest virtual time of the transfer in which no application received a byte.
     pub longest_silence: Duration,
     /// Points in time at which something happened.
     pub steps: u64,
@@ -45,9 +45,9 @@ pub struct Report {
     pub stats: [Stats; 2],
     /// What the network did, by the sender's side.
     pub counters: [Counters; 2],
-    /// Datagrams made up.
+    /// Datagrams that the intruder fabricated.
     pub intrusions: u64,
-    /// How the server learned that the connection was over.
+    /// How the server learned that the connection had ended.
     pub server_end: CloseReason,
 }
 
@@ -55,7 +55,7 @@ pub struct Report {
 /// nothing is left over.
 ///
 /// # Errors
-/// Whatever goes wrong, a panic included.
+/// Anything that goes wrong, panics included.
 pub fn run_seed(seed: u64) -> Result<Report, Failure> {
     run_trial(Trial::of_seed(seed))
 }
@@ -63,7 +63,7 @@ pub fn run_seed(seed: u64) -> Result<Report, Failure> {
 /// Runs a trial.
 ///
 /// # Errors
-/// Whatever goes wrong, a panic included.
+/// Anything that goes wrong, panics included.
 pub fn run_trial(mut trial: Trial) -> Result<Report, Failure> {
     catch(trial.seed, || {
         let course = Course {
@@ -84,7 +84,7 @@ pub fn run_trial(mut trial: Trial) -> Result<Report, Failure> {
     })
 }
 
-/// What a trial is held to.
+/// The limits of a trial.
 struct Course {
     seed: u64,
     faults: Vec<Fault>,
@@ -140,7 +140,7 @@ impl Course {
         check_silence(sim, QUIET.1 + if awake { AWAKE } else { 0 })?;
         let stats = SIDES.map(|side| sim.pair.stats(side));
         sim.close(Side::Client, 7, b"done")?;
-        // The longest wait is for the server's idle timeout, when every CONNECTION_CLOSE is lost.
+        // The longest wait is for the server's idle timeout, if every CONNECTION_CLOSE is lost.
         sim.run_until(3 * self.patience, "both endpoints are empty", |sim| {
             SIDES.iter().all(|s| sim.pair.live(*s) == 0)
         })?;
@@ -148,7 +148,7 @@ impl Course {
         Ok(self.report(sim, transfer, longest_silence, stats, met, server_end))
     }
 
-    /// Nothing gets through any more: both ends report it, for the right reason and in time.
+    /// Nothing gets through any more: both ends must report it in time, with the right reason.
     fn end_in_silence(self, sim: &mut Simulation) -> Result<Report, Failure> {
         sim.run_until(5 * self.patience, "both endpoints are empty", |sim| {
             SIDES.iter().all(|s| sim.pair.live(*s) == 0) && sim.happenings_left() == 0
@@ -215,10 +215,9 @@ impl Course {
     }
 }
 
-/// With all said, nothing is left: no streams, no datagrams without end.
+/// At the end nothing must be left: no streams, and no endless datagrams.
 fn check_silence(sim: &mut Simulation, most: u64) -> Result<(), Failure> {
-    // The search for the path's size comes to its end; with a window of two packets it goes one by
-    // one.
+    // The MTU search finishes; with a window of two packets it probes one size at a time.
     sim.run_for(2 * QUIET.0)?;
     let sent = |sim: &Simulation| SIDES.map(|s| sim.pair.stats(s).datagrams_sent);
     let before = sent(sim);
@@ -241,7 +240,7 @@ fn check_silence(sim: &mut Simulation, most: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The client closed with a code and a reason: the server receives them, or nothing more.
+/// The client closed with a code and a reason: the server must receive them, or nothing more.
 fn check_end(sim: &mut Simulation) -> Result<CloseReason, Failure> {
     let [client, server] = sim.parties.each_ref().map(|p| p.closed.clone());
     let close = |remote| CloseReason::Application {
@@ -249,8 +248,7 @@ fn check_end(sim: &mut Simulation) -> Result<CloseReason, Failure> {
         reason: bytes::Bytes::from_static(b"done"),
         remote,
     };
-    // What the server sends to a client that has forgotten everything by then is answered by a
-    // stateless reset.
+    // If the client has forgotten everything by then, it answers the server with a stateless reset.
     let heard = [close(true), CloseReason::IdleTimeout, CloseReason::Reset];
     let fine = client == Some(close(false)) && server.as_ref().is_some_and(|s| heard.contains(s));
     match server {
@@ -261,7 +259,7 @@ fn check_end(sim: &mut Simulation) -> Result<CloseReason, Failure> {
     }
 }
 
-/// Runs `run` and makes a failure of a panic.
+/// Runs `run` and turns a panic into a failure.
 ///
 /// # Errors
 /// What `run` returns, or its panic.

@@ -39,18 +39,18 @@ impl Simulation {
         }
     }
 
-    /// Lets things happen to the network, each so long from now.
+    /// Schedules changes of the network, each after this time from now.
     pub fn schedule(&mut self, happenings: Vec<(Duration, Happening)>) {
         let now = self.pair.now();
         let timed = happenings
             .into_iter()
             .map(|(after, what)| (now + after, what));
         self.happenings.extend(timed);
-        // Stable: what happens at one time happens in the order that it was given in.
+        // Stable: simultaneous changes happen in the order in which they were given.
         self.happenings.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
-    /// Things that have not happened yet.
+    /// Number of changes that have not happened yet.
     #[must_use]
     pub fn happenings_left(&self) -> usize {
         self.happenings.len()
@@ -70,7 +70,7 @@ impl Simulation {
     /// Lets time pass until `done` returns true.
     ///
     /// # Errors
-    /// Whatever goes wrong on the way, and that `within` has passed.
+    /// Anything that goes wrong on the way, or that `within` has passed.
     pub fn run_until(
         &mut self,
         within: Duration,
@@ -107,13 +107,13 @@ impl Simulation {
     /// Lets time pass.
     ///
     /// # Errors
-    /// Whatever goes wrong on the way.
+    /// Anything that goes wrong on the way.
     pub fn run_for(&mut self, time: Duration) -> Result<(), Failure> {
         let end = self.pair.now() + time;
         self.run_until(time, "the time is over", |sim| sim.pair.now() >= end)
     }
 
-    /// Both applications have read and delivered everything.
+    /// Whether both applications have read and delivered everything.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.parties
@@ -131,7 +131,7 @@ impl Simulation {
     /// Ends the connection from one side.
     ///
     /// # Errors
-    /// What the guards find.
+    /// The guards find a violation.
     pub fn close(&mut self, side: Side, code: u64, reason: &[u8]) -> Result<(), Failure> {
         let now = self.pair.now();
         if let Some(connection) = self.pair.connection(side) {
@@ -141,7 +141,7 @@ impl Simulation {
         self.serve()
     }
 
-    /// Hands events to the applications and sends what they respond, until nothing is left.
+    /// Hands events to the applications and sends their responses, until nothing is left.
     fn serve(&mut self) -> Result<(), Failure> {
         for side in SIDES {
             loop {

@@ -20,10 +20,10 @@ use crate::plan::{Outgoing, Plan};
 use crate::rng::Rng;
 use crate::simulation::Simulation;
 
-/// Bytes that each side sends, usually and in a trial of much data.
+/// Bytes that each side sends: normally, and in a trial with much data.
 const BYTES: usize = 100_000;
 const MUCH: usize = 20_000_000;
-/// One seed in this many moves much data over a long fat network.
+/// One seed in this many moves much data over a long, fat network.
 const MUCH_EVERY: u64 = 160;
 /// One seed in this many ends in silence.
 const SILENCE_EVERY: u64 = 97;
@@ -33,7 +33,7 @@ const SILENCE_EVERY: u64 = 97;
 pub enum Fault {
     /// 10 to 30 % of the datagrams of each direction are lost.
     HeavyLoss,
-    /// Fewer are.
+    /// Fewer are lost.
     Loss,
     /// Up to 10 % arrive twice.
     Duplication,
@@ -53,7 +53,7 @@ pub enum Fault {
     Intrusion,
     /// 20 MB each way over 1 Gbit/s and 100 ms, some packets held back by thousands of others.
     MuchData,
-    /// From some time on nothing gets through for ever: both ends have to notice.
+    /// From some point on, nothing ever gets through: both ends have to notice.
     Silence,
 }
 
@@ -105,7 +105,7 @@ pub enum Handshake {
     Early,
 }
 
-/// A run before it is run.
+/// A run that has not started.
 pub struct Trial {
     /// Its number.
     pub seed: u64,
@@ -113,20 +113,20 @@ pub struct Trial {
     pub setup: Setup,
     /// What both sides send.
     pub plan: Plan,
-    /// What happens to the network, each so long after the beginning.
+    /// What happens to the network, with the time after the start.
     pub happenings: Vec<(Duration, Happening)>,
-    /// What happens to it once both ends have completed the handshake, each so long after that. RFC
-    /// 9000 §9: an address does not change before.
+    /// What happens to it once both ends have completed the handshake, with the time after that.
+    /// RFC 9000 §9: an address does not change earlier.
     pub later: Vec<(Duration, Happening)>,
     /// The faults that it has.
     pub faults: Vec<Fault>,
     /// Its handshake.
     pub handshake: Handshake,
-    /// Virtual time in which the handshake has to be done, also the idle timeout.
+    /// Virtual time within which the handshake must be complete; also the idle timeout.
     pub patience: Duration,
-    /// Virtual time from the handshake on in which everything has to be over.
+    /// Virtual time after the handshake within which everything must be over.
     pub transfer: Duration,
-    /// Virtual time without a byte for an application that is still acceptable.
+    /// Longest acceptable virtual time without a byte for an application.
     pub silence: Duration,
 }
 
@@ -188,8 +188,8 @@ impl Trial {
                 elsewhere: 0.02,
             };
         }
-        // Probe timeouts back off far while luck is bad, or after a blackhole: with this many in a
-        // row, at least one gets through in every one of a million seeds.
+        // Probe timeouts back off far in a run of bad luck, or after a blackhole: with this many in
+        // a row, at least one gets through in every one of a million seeds.
         let patience = Duration::from_secs(if network.loss > 0.15 { 4000 } else { 1000 });
         setup.faults = [network.clone(), network.clone()];
         setup.max_segments = [1, 10, 64][rng.below(3) as usize];
@@ -222,15 +222,15 @@ impl Trial {
     }
 
     fn draw_happenings(&mut self, rng: &mut Rng, network: &Faults) {
-        // Most transfers are over in a second: what is to be noticed has to happen early.
+        // Most transfers are over in a second, so changes must happen early to have an effect.
         let soon = |rng: &mut Rng| rng.duration(2 * network.delay + ms(100));
         let both = |faults: &Faults, at: Duration| {
             [Side::Client, Side::Server].map(|side| (at, Happening::Faults(side, faults.clone())))
         };
         if rng.chance(0.2) {
             self.faults.push(Fault::Rebinding);
-            // A server does not find a client that only listens: an end behind such a NAT has to
-            // send something now and then.
+            // A server cannot find a client that only listens: an end behind such a NAT must send
+            // something now and then.
             let client = &mut self.setup.transport[Side::Client as usize];
             client.keep_alive = Some(Duration::from_secs(1));
             let mut at = soon(rng);
@@ -287,7 +287,7 @@ impl Trial {
         let mut setup = Setup::new(seed);
         let network = Faults {
             delay: ms(50),
-            // At 83,000 datagrams a second 60 ms let 5,000 pass.
+            // At 83,000 datagrams a second, 60 ms let 5,000 pass.
             jitter: ms(60),
             reordering: 0.000_1 * (1 + rng.below(20)) as f64,
             rate: Some(125_000_000),
@@ -328,7 +328,7 @@ impl Trial {
         }
     }
 
-    /// Whether the connection must end without having done its work.
+    /// Whether the connection must end with its work unfinished.
     #[must_use]
     pub fn ends_in_silence(&self) -> bool {
         self.faults.contains(&Fault::Silence)
@@ -356,11 +356,11 @@ impl Trial {
         )
     }
 
-    /// The simulation, ready to run. A trial that resumes makes the earlier connection first, on a
-    /// good network.
+    /// The simulation, ready to run. A trial with resumption makes the earlier connection first, on
+    /// a good network.
     ///
     /// # Errors
-    /// What goes wrong with that one.
+    /// Anything that goes wrong with the earlier connection.
     pub fn begin(mut self) -> Result<Simulation, Failure> {
         if self.handshake != Handshake::Full {
             let (client, server) = tls();
@@ -387,7 +387,7 @@ impl Trial {
 fn always_retry(side: Side, config: &mut EndpointConfig) {
     if side == Side::Server {
         config.retry_from = 0;
-        // A client that was silent for a while is still welcome.
+        // A client that was silent for a while is still accepted.
         config.retry_token_lifetime = Duration::from_secs(3600);
     }
 }
@@ -397,8 +397,8 @@ fn congestion(rng: &mut Rng) -> CongestionAlgorithm {
     all[rng.below(all.len() as u64) as usize]
 }
 
-/// Whether ends pad their datagrams, and how large those may be that they receive. From numbers of
-/// its own, so that the rest of a seed's trial stays what it was without it.
+/// Draws whether ends pad their datagrams, and how large the datagrams that they receive may be.
+/// Uses its own generator, so that the rest of a seed's trial stays the same.
 fn draw_sizes(seed: u64, transports: &mut [TransportConfig; 2]) {
     let mut rng = Rng::new(seed ^ 0x0073_697a_6573);
     for transport in transports {

@@ -1,7 +1,7 @@
-//! Peers that hold all the keys and want memory or work of us: rows 1, 2, 4, 5, 6, 8, 17, 19, 26
-//! and 40 of the threat table in `SECURITY.md`. What a server's connection holds is counted where
-//! it is allocated: outside the data that its application has granted room for, at most 256 kB and
-//! 64 bytes for each packet that may be in flight.
+//! Peers that hold all the keys and want to cost us memory or work: rows 1, 2, 4, 5, 6, 8, 17, 19,
+//! 26 and 40 of the threat table in `SECURITY.md`. A server connection's memory is counted by the
+//! allocator: beyond the data that its application has granted room for, at most 256 kB and 64
+//! bytes for each packet that may be in flight.
 
 #[path = "../../core/tests/common/counting.rs"]
 mod counting;
@@ -20,7 +20,7 @@ use squall_wire::{
 
 use PacketType::{Handshake, Initial, OneRtt};
 
-/// Packets that the victims may have in flight, and what an attack may cost beside data, in bytes.
+/// Packets that the victims may have in flight, and what an attack may cost besides data, in bytes.
 const IN_FLIGHT: usize = 256;
 const MOST: isize = 256 * 1024 + 64 * IN_FLIGHT as isize;
 
@@ -39,7 +39,7 @@ fn terms() -> Terms {
     }
 }
 
-/// With so large a window that its smallest pieces may cost more than it grants for them.
+/// With a window so large that its smallest pieces may cost more than it grants for them.
 fn roomy() -> Terms {
     let window = 8 * WINDOW;
     Terms {
@@ -53,7 +53,7 @@ fn roomy() -> Terms {
     }
 }
 
-/// A duel and the most that the victim has held since it began.
+/// A duel, and the most memory that the victim has held since it began.
 struct Siege {
     duel: Duel,
     before: isize,
@@ -77,7 +77,7 @@ impl Siege {
         Self::new(Duel::connected(Side::Server, terms()))
     }
 
-    /// Lets go of what the test has been told, and counts.
+    /// Drops what the test has recorded, and counts.
     fn count(&mut self) -> isize {
         self.duel.peer.received = Vec::new();
         self.duel.events.retain(|e| matches!(e, Event::Closed(_)));
@@ -91,8 +91,8 @@ impl Siege {
         self.count();
     }
 
-    /// The most that was held is no more than may be, with `room` for what the victim has granted
-    /// beside.
+    /// Checks that the most that was held is within the limit, with `room` for what else the victim
+    /// has granted.
     #[track_caller]
     fn check(&mut self, what: &str, room: u64) {
         self.count();
@@ -138,7 +138,7 @@ fn challenges_cost_no_memory_on_the_path_in_use_or_on_another() {
     };
     for elsewhere in [false, true] {
         let mut duel = Duel::connected(Side::Server, terms());
-        // An id of its own for the other path, or nothing would be sent there (RFC 9000 §9.5).
+        // A separate id for the other path, or nothing would be sent there (RFC 9000 §9.5).
         let id = ConnectionId::new(&[0xbb; 8]).expect("8 bytes");
         duel.send(
             OneRtt,
@@ -217,7 +217,7 @@ fn retired_ids_cost_no_memory() {
     assert!(siege.most < 32 * 1024, "{} bytes", siege.most);
 }
 
-/// A server with the keys of that kind of packet, whose TLS has not read the last of it.
+/// A server with the keys for this kind of packet, whose TLS has not read the last of it.
 fn prepared(packet: PacketType) -> Duel {
     if packet == OneRtt {
         return Duel::connected(Side::Server, terms());
@@ -237,7 +237,7 @@ fn prepared(packet: PacketType) -> Duel {
 #[test]
 fn handshake_bytes_cost_no_more_than_their_limit() {
     for packet in [Initial, Handshake, OneRtt] {
-        // Behind a gap, of the smallest pieces first and then of large ones, as far as it lets us.
+        // Behind a gap: the smallest pieces first and then large ones, as far as it allows.
         let small = (0..1000).map(|i| (5000 + 60 * i, 1));
         let large = (0..1000).map(|i| (8000 + 1000 * i, 1000));
         for pieces in [small.collect::<Vec<_>>(), large.collect()] {
@@ -263,8 +263,8 @@ fn pieces_between_gaps_cost_no_more_than_their_budget() {
     let kinds = [Direction::Unidirectional, Direction::Bidirectional];
     for (kind, index) in kinds.iter().flat_map(|k| (0..8).map(move |i| (*k, i))) {
         let id = StreamId::new(Side::Client, kind, index);
-        // Of all streams together no more than the window: what does not fit must not be lost to
-        // flow control.
+        // No more than the window over all streams: pieces that do not fit must not be lost to flow
+        // control.
         for base in (1..WINDOW / 16).step_by(400) {
             let end = (base + 400).min(WINDOW / 16);
             let pieces = (base..end).step_by(2);
@@ -284,7 +284,7 @@ fn pieces_between_gaps_cost_no_more_than_their_budget() {
 fn a_packet_dropped_for_want_of_room_acts_once_and_is_never_acknowledged() {
     let mut duel = Duel::connected(Side::Server, roomy());
     let id = StreamId::new(Side::Client, Direction::Unidirectional, 0);
-    // As far apart as it takes for each to cost one.
+    // Far enough apart for each to cost one.
     let mut pieces = (1..5000).map(|i| stream(id, 64 * i, &[1], false));
     let datagram = |n: u32| {
         frames(|w| {
@@ -330,7 +330,7 @@ fn a_packet_dropped_for_want_of_room_acts_once_and_is_never_acknowledged() {
         })
         .flatten()
         .collect();
-    // Among them those of the last packets, which came between and behind what was dropped.
+    // Among them those of the last packets, which came between and after the dropped ones.
     let newest = acknowledged.iter().map(|range| *range.end()).max();
     assert_eq!(newest, Some(duel.peer.next_number[2] - 1));
     for (number, _) in dropped {
@@ -345,8 +345,8 @@ fn a_packet_dropped_for_want_of_room_acts_once_and_is_never_acknowledged() {
 // test: SECURITY.md row 5: half of all packets come 5,000 packets late, and the connection goes on
 #[test]
 fn a_sender_whose_packets_are_held_back_finishes() {
-    // Within the window, and pieces so small that their overhead is not: some are not taken, and
-    // sent again.
+    // Within the window, but in pieces whose overhead is not: some are not accepted, and are sent
+    // again.
     const PIECE: usize = 60;
     const PACKETS: usize = 8_000;
     let mut duel = Duel::connected(Side::Server, roomy());
@@ -356,12 +356,12 @@ fn a_sender_whose_packets_are_held_back_finishes() {
         let data: Vec<u8> = (n * PIECE..(n + 1) * PIECE).map(byte).collect();
         stream(id, (n * PIECE) as u64, &data, n + 1 == PACKETS)
     };
-    // By the time of arrival.
+    // By time of arrival.
     let mut order: Vec<usize> = (0..PACKETS).collect();
     order.sort_by_key(|n| if n % 2 == 0 { *n } else { n + 5000 });
     let mut read = Vec::new();
     let mut accepted = false;
-    // What was dropped is sent again once, in order.
+    // Dropped pieces are sent again once, in order.
     for round in 0.. {
         assert!(round < 2, "{} bytes came", read.len());
         if round > 0 {
@@ -398,7 +398,7 @@ fn acknowledgements_that_nobody_acknowledges_are_few() {
                 siege.count();
             }
         }
-        // Beyond what `MOST` has in it already.
+        // Beyond what `MOST` already includes.
         siege.check("PINGs", 64 * (in_flight - IN_FLIGHT) as u64);
         assert_eq!(siege.duel.closed(), None);
     }
@@ -446,7 +446,7 @@ fn a_handshake_that_stands_still_is_acknowledged_64_times() {
         }
         let sent = duel.victim().stats().datagrams_sent - sent;
         assert!((32..=64).contains(&sent), "{packet:?}: {sent}");
-        // Once the client goes on, the handshake does too.
+        // Once the client continues, so does the handshake.
         duel.shake_hands();
         assert!(duel.events.contains(&Event::Connected), "{packet:?}");
     }
@@ -469,7 +469,7 @@ fn gaps_among_packet_numbers_cost_no_memory() {
     assert_eq!(siege.duel.closed(), None);
 }
 
-/// The ranges of packet numbers that ACK frames may name: what the victim has sent.
+/// The ranges of packet numbers that ACK frames may name: the packets that the victim has sent.
 fn acknowledge(ranges: &[std::ops::RangeInclusive<u64>]) -> Vec<u8> {
     frames(|w| {
         write::ack(w, ranges.iter().cloned(), 0, None);
@@ -479,15 +479,15 @@ fn acknowledge(ranges: &[std::ops::RangeInclusive<u64>]) -> Vec<u8> {
 // test: RFC 9000 §13.1, §21.4; SECURITY.md row 6
 #[test]
 fn acknowledgements_of_what_was_never_sent_end_the_connection() {
-    // A number beyond all, and one far beyond.
+    // A number just beyond all sent ones, and one far beyond.
     for largest in [1000, (1 << 62) - 1] {
         let mut duel = Duel::connected(Side::Server, terms());
         duel.send(OneRtt, &acknowledge(&[0..=largest]));
         let expected = TransportErrorCode::PROTOCOL_VIOLATION;
         assert_eq!(duel.closed(), Some(expected), "{largest}");
     }
-    // A peer that acknowledges every packet and every number between, right as it comes: one is
-    // left out sooner or later.
+    // A peer that acknowledges every packet as it arrives, and every number between: sooner or
+    // later, one number is skipped.
     let mut duel = Duel::connected(Side::Server, terms());
     let mut acknowledged = 0;
     while duel.closed().is_none() {
@@ -529,7 +529,7 @@ fn streams_that_are_opened_and_reset_cost_no_memory() {
                 );
                 assert!(siege.duel.victim().read(id, 1).is_err(), "it was reset");
             }
-            // What the victim says is acknowledged, as every peer can.
+            // Acknowledge what the victim sends, as any peer can.
             let next = siege.duel.peer.largest_received().map_or(0, |n| n + 1);
             if n % 16 == 0 && next > 0 {
                 siege
@@ -603,7 +603,7 @@ fn who_goes_on_after_the_end_is_told_ever_more_rarely() {
     }
     let answers = duel.datagrams - before;
     assert!((1..=20).contains(&answers), "{answers} answers");
-    // Nor for longer than it takes.
+    // Nor for longer than necessary.
     duel.pass(Duration::from_secs(10));
     duel.send(OneRtt, &[ty::PING as u8]);
     assert_eq!(duel.datagrams - before, answers);

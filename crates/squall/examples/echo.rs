@@ -1,4 +1,4 @@
-//! A server that sends back what it gets, and a client that asks it: `cargo run --example echo`.
+//! A server that echoes what it receives, and a client for it: `cargo run --example echo`.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -51,7 +51,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn echo(connection: Connection) {
     while let Ok((send, recv)) = connection.accept_bi().await {
         connection.spawn(async move {
-            // A stream that fails is reset: dropping `send` unfinished never looks like an end.
+            // A stream that fails is reset: dropping an unfinished `send` never looks like its end.
             let _ = echo_stream(send, recv).await;
         });
     }

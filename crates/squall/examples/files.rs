@@ -85,8 +85,8 @@ async fn send_file(mut send: SendStream, mut recv: RecvStream, folder: &Path) ->
     match tokio::fs::File::open(folder.join(&name)).await {
         Ok(mut file) if inside => {
             if let Err(error) = tokio::io::copy(&mut file, &mut send).await {
-                // Dropped, the stream would be finished: the client would take what it got for the
-                // whole file.
+                // Dropping it would finish the stream: the client would take a part for the whole
+                // file.
                 let _ = send.reset(BROKEN_OFF);
                 return Err(format!("{}: {error}", name.display()).into());
             }

@@ -1,5 +1,5 @@
-//! Congestion control of the application's own: a client that sends at a fixed rate, for links of
-//! which nobody else needs a share: `cargo run --release --example fixed_rate`.
+//! The application's own congestion control: a client that sends at a fixed rate, for links that
+//! nobody else shares: `cargo run --release --example fixed_rate`.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,7 +17,7 @@ const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 const ALPN: &[u8] = b"fixed-rate";
 /// 80 Mbit/s.
 const BYTES_PER_SECOND: u64 = 10_000_000;
-/// Two seconds of it.
+/// Two seconds' worth.
 const BYTES: usize = 20_000_000;
 
 /// Makes a controller for each path.
@@ -32,7 +32,7 @@ impl CongestionControllerFactory for FixedRates {
     }
 }
 
-/// Paces at the rate, and lets so much be in flight that the window never holds it back.
+/// Paces at the rate, and allows so much in flight that the window never holds it back.
 struct FixedRate {
     window: u64,
 }
@@ -88,7 +88,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Reads what comes.
+/// Reads and discards what arrives.
 async fn swallow(connection: squall::Connection) {
     while let Ok(mut recv) = connection.accept_uni().await {
         while let Ok(Some(_)) = recv.read_chunk(usize::MAX).await {}

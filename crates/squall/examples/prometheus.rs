@@ -37,7 +37,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Starts the server and what serves its metrics; returns the identity that clients must trust.
+/// Starts the server and its metrics endpoint; returns the identity that clients must trust.
 fn start(quic: SocketAddr, http: SocketAddr) -> Result<(Endpoint, Identity)> {
     PrometheusBuilder::new()
         .with_http_listener(http)
@@ -88,7 +88,7 @@ mod tests {
 
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-    /// What Prometheus gets.
+    /// What Prometheus would receive.
     fn scrape(http: SocketAddr) -> String {
         let mut stream = TcpStream::connect(http).unwrap();
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n");
@@ -113,7 +113,7 @@ mod tests {
         })
     }
 
-    /// Scrapes until `done`, for counters are published twice a second.
+    /// Scrapes until `done`, since counters are published twice a second.
     async fn until(http: SocketAddr, done: impl Fn(&str) -> bool) -> String {
         for _ in 0..200 {
             let scraped = tokio::task::spawn_blocking(move || scrape(http))
@@ -129,7 +129,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_scraped_is_what_happened() {
-        // Free when it is bound again, but for bad luck.
+        // Still free when bound again, barring bad luck.
         let http = TcpListener::bind(ANY).unwrap().local_addr().unwrap();
         let (server, identity) = start(ANY, http).unwrap();
         let tls = tls::client(identity.roots().unwrap(), &[ALPN]).unwrap();
@@ -193,7 +193,7 @@ mod tests {
         let help = "# HELP squall_connections_started_total Connections that began";
         assert!(scraped.contains(help), "{scraped}");
 
-        // Two ends by the client, one by the server, and an attempt that is refused.
+        // Two connections closed by the client, one by the server, and one refused attempt.
         let closed = |scraped: &str, by: &str| {
             let labels = [server_side, "reason=\"application\"", by];
             value(scraped, "squall_connections_closed_total", &labels)

@@ -1,5 +1,5 @@
-//! Clients whose address disappears, as when a phone leaves its Wi-Fi: in a network namespace of
-//! their own, over real sockets.
+//! Clients whose address disappears, as when a phone leaves its Wi-Fi: in their own network
+//! namespace, over real sockets.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -22,7 +22,7 @@ const SETUP: &str = "ip addr add 10.9.0.1/32 dev lo; ip addr add 10.9.0.2/32 dev
     ip route replace local 10.9.0.1 dev lo table local src 10.9.0.2; \
     tc qdisc add dev lo root tbf rate 200mbit burst 256kb latency 50ms";
 
-/// The first address goes, another one comes.
+/// The first address disappears, another one appears.
 fn change_address() {
     let script = "ip addr add 10.9.0.3/32 dev lo && \
         ip route replace local 10.9.0.1 dev lo table local src 10.9.0.3 && \
@@ -31,8 +31,8 @@ fn change_address() {
     assert!(status.unwrap().success());
 }
 
-/// A client bound to all addresses and a server, on connections that do not live long without a
-/// word.
+/// A client bound to all addresses and a server, with connections that do not survive silence for
+/// long.
 async fn pair() -> Pair {
     let transport = || {
         TransportConfig::default()
@@ -130,7 +130,7 @@ async fn an_idle_client_tells_its_server_of_a_new_address() {
     }
     let pair = pair().await;
     is_at(&pair.far, FIRST).await;
-    // No stream is open: nothing but the system's word makes the client speak.
+    // No stream is open: only the system's notification makes the client send.
     tokio::time::sleep(Duration::from_millis(200)).await;
     change_address();
     is_at(&pair.far, SECOND).await;

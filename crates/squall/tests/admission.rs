@@ -1,5 +1,5 @@
-//! Who is let in: tokens that count once, limits of source prefixes and of memory, with real
-//! sockets and several workers.
+//! Admission: single-use tokens, limits per source prefix and of memory, with real sockets and
+//! several workers.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -19,11 +19,10 @@ use squall_core::{
 use squall_wire::{DatagramBatch, Ecn, Path};
 
 const WORKERS: usize = 2;
-/// How long a client that has something to wait for waits without a word of the server: a busy
-/// machine may take its time.
+/// How long a waiting client tolerates silence from the server: a busy machine may take its time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A client's tokens: all that came, and the one that every connection begins with.
+/// A client's tokens: all that it received, and the one with which every connection begins.
 #[derive(Clone, Debug, Default)]
 struct Tokens {
     received: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -40,7 +39,7 @@ impl TokenStore for Tokens {
     }
 }
 
-/// A client of one connection on a plain socket, in the test's hands.
+/// A client of one connection on a plain socket, controlled by the test.
 struct Client {
     socket: UdpSocket,
     endpoint: squall_core::Endpoint,
@@ -81,7 +80,7 @@ impl Client {
         Time::ZERO + self.start.elapsed()
     }
 
-    /// Sends and receives until `done`, or until nothing has come for so long.
+    /// Sends and receives until `done`, or until nothing has arrived for this long.
     fn run_until(&mut self, patience: Duration, mut done: impl FnMut(&Self) -> bool) {
         let mut buffer = vec![0; 2048];
         let mut heard = Instant::now();
@@ -109,7 +108,7 @@ impl Client {
                 self.endpoint.apply(self.handle, event);
             }
         }
-        // The end of the handshake, say.
+        // For example, the end of the handshake.
         self.send(&mut buffer);
     }
 
@@ -144,7 +143,7 @@ impl Client {
         self.connection.stats().bytes_in_flight == 0 && !self.connection.wants_transmit()
     }
 
-    /// Until the handshake is over at both ends, one way or the other: from then on the server
+    /// Runs until the handshake is over at both ends, one way or the other: from then on the server
     /// counts the connection as one of a validated address.
     fn shake_hands(&mut self) {
         self.run_until(PATIENCE, |client| {
@@ -157,7 +156,7 @@ fn rand_key() -> [u8; 32] {
     rand::random()
 }
 
-/// How an attempt came to the application.
+/// How an attempt reached the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Unvalidated,
@@ -165,7 +164,7 @@ enum Way {
     ByRetry,
 }
 
-/// Accepts all that come and keeps them; says how each came.
+/// Accepts all attempts and keeps them; records how each arrived.
 fn accept_all(server: &Endpoint) -> Arc<Mutex<Vec<Way>>> {
     let ways = Arc::new(Mutex::new(Vec::new()));
     let (accepting, log) = (server.clone(), Arc::clone(&ways));
@@ -193,7 +192,7 @@ fn server(identity: &Identity, build: impl Fn(Builder) -> Builder) -> Endpoint {
         .unwrap()
 }
 
-/// Runs a client to the end of its handshake on a thread of its own.
+/// Runs a client to the end of its handshake on a separate thread.
 async fn shake_hands(mut client: Client) -> Client {
     let client = tokio::task::spawn_blocking(move || {
         client.shake_hands();
@@ -268,8 +267,8 @@ async fn tokens_from_before_a_restart_cost_a_retry() {
     accept_all(&first);
     let token = token_of(&first, &config).await;
     first.close(0, b"");
-    // Tokens contain the millisecond in which they were made. One of the millisecond in which the
-    // second server begins could be of either.
+    // Tokens contain the millisecond in which they were made. A token from the millisecond in which
+    // the second server starts could be from either.
     let next_millisecond = || tokio::time::sleep(Duration::from_millis(2));
     next_millisecond().await;
     let second = server(&identity, keyed);
@@ -299,7 +298,7 @@ async fn a_store_keeps_tokens_for_later_endpoints() {
     let ways = accept_all(&server);
     let address = server.local_addr().unwrap();
     let store = Arc::new(MemoryTokenStore::default());
-    // As many processes, as far as tokens go.
+    // As far as tokens are concerned, each is a separate process.
     for (keeps, way) in [
         (true, Way::Unvalidated),
         (true, Way::ByToken),
@@ -324,7 +323,7 @@ async fn a_store_keeps_tokens_for_later_endpoints() {
     }
 }
 
-/// Tokens of one connection are used by others of all workers.
+/// Tokens of one connection are used by others, of all workers.
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_and_copies_of_a_configuration_share_tokens() {
     let identity = Identity::new();
@@ -362,7 +361,7 @@ async fn what_is_not_kept_for_an_attempt_comes_again() {
         let client = Builder::new(ANY).client(client).bind().unwrap();
         let connecting = client.connect(server.local_addr().unwrap(), "localhost");
         let incoming = within(server.accept()).await.unwrap();
-        // All that the client has to send now is there.
+        // Everything that the client has to send has arrived.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let (near, far) =
             within(async { tokio::join!(connecting.unwrap(), incoming.accept()) }).await;
@@ -398,7 +397,7 @@ fn fates(clients: &[Client]) -> (usize, usize) {
     (connected.count(), refused.count())
 }
 
-/// Waits for what workers publish at the end of a turn.
+/// Waits for counters that workers publish at the end of a turn.
 async fn until(condition: impl Fn() -> bool) {
     within(async {
         while !condition() {
@@ -408,7 +407,7 @@ async fn until(condition: impl Fn() -> bool) {
     .await;
 }
 
-/// Closes them, and waits until the server has let go of all but `left` connections.
+/// Closes them, and waits until the server has dropped all but `left` connections.
 async fn close_all(clients: Vec<Client>, server: &Endpoint, left: u64) {
     let closing = tokio::task::spawn_blocking(move || {
         for mut client in clients {
@@ -431,10 +430,10 @@ async fn workers_share_the_connections_of_a_prefix() {
     let ways = accept_all(&server);
     let (here, there) = (Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2));
     let greedy = clients(20, here, &server, &config).await;
-    // Seven, wherever they fell: not four at each of two workers.
+    // Seven, wherever they landed, rather than four at each of two workers.
     assert_eq!(fates(&greedy), (7, 13));
     let ways = ways.lock().unwrap().clone();
-    // The others did not come to the application.
+    // The others did not reach the application.
     assert_eq!(ways.len(), 7);
     let other = clients(3, there, &server, &config).await;
     assert_eq!(fates(&other), (3, 0));
@@ -452,13 +451,13 @@ async fn workers_share_the_limit_of_connections() {
     let server = server(&identity, |builder| builder.max_connections(7));
     let ways = accept_all(&server);
     let first = clients(20, Ipv4Addr::LOCALHOST, &server, &config).await;
-    // Seven, wherever they fell: not four at each of two workers.
+    // Seven, wherever they landed, rather than four at each of two workers.
     assert_eq!(fates(&first), (7, 13));
     assert_eq!(ways.lock().unwrap().len(), 7);
     close_all(first, &server, 0).await;
     let again = clients(8, Ipv4Addr::LOCALHOST, &server, &config).await;
     assert_eq!(fates(&again), (7, 1), "ends make room");
-    // The limit is for the connections that an endpoint starts, too.
+    // The limit also covers the connections that an endpoint starts.
     let address = server.local_addr().unwrap();
     let client = identity.client(ALPN, TransportConfig::default());
     let started = server.connect_with(client, address, "localhost").unwrap();
@@ -508,7 +507,7 @@ async fn memory_of_all_workers_connections_is_limited() {
     assert!(both.iter().all(|worker| worker.memory > 0));
     let unrouted = || server.stats().unrouted;
     until(|| unrouted().memory_retries > 0 && unrouted().memory_refusals > 0).await;
-    // They end, and others come again.
+    // They end, and others are accepted again.
     close_all(hungry, &server, 1).await;
     until(|| memory() < 40_000).await;
     let new = clients(1, Ipv4Addr::LOCALHOST, &server, &config).await;
@@ -541,7 +540,7 @@ async fn a_worker_that_ends_gives_back_what_it_counted() {
     accept_all(&server);
     let first = clients(6, Ipv4Addr::LOCALHOST, &server, &config).await;
     assert_eq!(fates(&first), (6, 0));
-    // More than the limit, of which at least half ends with the worker: the next clients fit again.
+    // More than the limit. At least half ends with the worker, so the next clients fit again.
     let writing = tokio::task::spawn_blocking(move || {
         let first = first.into_iter().map(|client| write(client, 400_000));
         first.collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! What has collected in the socket while a worker was busy is acknowledged together.
+//! Datagrams that collect in the socket while a worker is busy are acknowledged together.
 //!
 //! On Linux, where there are bundles.
 #![cfg(target_os = "linux")]
@@ -15,11 +15,11 @@ use tokio::sync::oneshot;
 
 const DATAGRAM: u16 = 1000;
 const BUNDLES: u64 = 8;
-/// Stream data of so many bundles of 64 datagrams, but for their last datagram, which is short.
+/// Stream data of this many bundles of 64 datagrams, with a short last datagram.
 const BACKLOG: usize = BUNDLES as usize * 64 * (DATAGRAM as usize - 40);
 /// Bundles of one receive call: `RECV_BYTES` of the worker.
 const BUNDLES_A_CALL: u64 = 2;
-/// A busy machine lets the client run before everything has come.
+/// A busy machine may let the client run before everything has arrived.
 const ATTEMPTS: u32 = 200;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -31,7 +31,7 @@ async fn two_receive_calls_are_acknowledged_once() {
         .initial_window(1 << 30)
         .receive_window(1 << 30)
         .pacing(false)
-        // RFC 9000 §13.2.2: two packets are reason enough for an acknowledgement.
+        // RFC 9000 §13.2.2: two packets are enough for an acknowledgement.
         .ack_frequency(AckFrequencyRequest::Nothing);
     let pair = within(Pair::with(transport.clone(), transport, |builder| builder)).await;
     let mut send = within(pair.far.open_uni()).await.unwrap();

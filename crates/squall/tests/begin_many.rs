@@ -14,8 +14,7 @@ use squall::{Connecting, Endpoint, TransportConfig};
 /// More than a worker begins before the first of them is established, however slow the machine is.
 const MANY: usize = 4000;
 
-/// Begins connections while the client's worker is kept from looking at them, so that it finds all
-/// of them at once.
+/// Begins connections while the client's worker is blocked, so that it finds all of them at once.
 fn begin(client: &Endpoint, server: std::net::SocketAddr, count: usize) -> Vec<Connecting> {
     let (done, all_are_there) = std::sync::mpsc::channel();
     client.spawn(async move { all_are_there.recv() });
@@ -51,7 +50,7 @@ async fn a_worker_receives_while_it_begins_connections() {
     let begun = client.stats().connections;
     assert!(first.is_ok(), "{first:?}");
     assert!(begun < MANY as u64 / 2, "{begun} had begun");
-    // Those that nobody waits for do not begin at all.
+    // Dropped attempts do not begin at all.
     drop(connecting);
     drop(first);
     within(client.wait_idle()).await;

@@ -1,5 +1,5 @@
 //! `docs/cancel-safety.md` is true: each future is cancelled at arbitrary points, over a real
-//! connection, and what the table says of it is checked.
+//! connection, and checked against the table.
 #![expect(clippy::unwrap_used, reason = "a test's way to fail")]
 
 mod common;
@@ -20,7 +20,7 @@ use squall::{
 
 const TABLE: &str = include_str!("../../../docs/cancel-safety.md");
 
-/// A waker that counts where it is kept, and the numbers of polls before futures are dropped.
+/// A waker that counts its copies, and the number of polls before each future is dropped.
 struct Canceller {
     kept: Arc<Kept>,
     seed: u64,
@@ -43,13 +43,13 @@ impl Canceller {
         }
     }
 
-    /// How many copies of the waker there are.
+    /// How many copies of the waker exist.
     fn kept(&self) -> usize {
         Arc::strong_count(&self.kept) - 1
     }
 
-    /// Waits until nobody keeps the waker. A worker that is about to wake a task has it for a
-    /// moment longer.
+    /// Waits until nobody holds the waker. A worker that is about to wake a task holds it a moment
+    /// longer.
     async fn let_go(&self) {
         within(async {
             while self.kept() > 0 {
@@ -59,8 +59,8 @@ impl Canceller {
         .await;
     }
 
-    /// Polls the future up to three times, with pauses in which the other end goes on, and drops it
-    /// if it is not ready then.
+    /// Polls the future up to three times, with pauses in which the other end continues, then drops
+    /// it if it is not ready.
     async fn once<F: Future>(&mut self, future: F) -> Option<F::Output> {
         self.seed = self
             .seed
@@ -159,7 +159,7 @@ async fn writes_and_reads_that_are_safe_lose_and_repeat_nothing() {
         let reading = async {
             let (mut canceller, mut all) = (Canceller::new(), Vec::new());
             loop {
-                // The writer has to wait in the first half, and the reader in the second.
+                // The writer waits in the first half, the reader in the second.
                 if all.len() < LEN / 2 {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
@@ -216,7 +216,7 @@ async fn chunks_in_the_order_of_arrival_come_once() {
         loop {
             match canceller.once(recv.read_chunk_unordered(4000)).await {
                 Some(Ok(Some(chunk))) => {
-                    // The first byte was read before.
+                    // The first byte has already been read.
                     let at = chunk.offset as usize - 1;
                     all[at..at + chunk.bytes.len()].copy_from_slice(&chunk.bytes);
                     count += chunk.bytes.len();
@@ -234,7 +234,7 @@ async fn chunks_in_the_order_of_arrival_come_once() {
 async fn writes_and_reads_that_are_not_safe_do_what_the_table_says() {
     let pair = narrow().await;
     let whole = data(LEN);
-    // What arrives of a write that was dropped is the beginning of its data.
+    // If a write is dropped, the beginning of its data may arrive.
     for chunk in [false, true] {
         let (mut send, mut recv) = stream(&pair).await;
         let mut canceller = Canceller::new();
@@ -251,7 +251,7 @@ async fn writes_and_reads_that_are_not_safe_do_what_the_table_says() {
         let arrived = within(recv.read_to_end(LEN)).await.unwrap();
         assert!(!arrived.is_empty() && arrived.len() < LEN && whole.starts_with(&arrived));
     }
-    // What `read_exact` has read is in the buffer, and reading goes on after it.
+    // What `read_exact` has read is in the buffer, and reading continues after it.
     let (mut send, mut recv) = stream(&pair).await;
     let writing = async {
         send.write_all(&whole).await.unwrap();
@@ -271,7 +271,7 @@ async fn writes_and_reads_that_are_not_safe_do_what_the_table_says() {
         assert!(all == whole && parts > 0, "{parts}");
     };
     within(async { tokio::join!(writing, reading) }).await;
-    // What `read_to_end` has read is lost; the rest is what follows it.
+    // What `read_to_end` has read is lost; the rest follows.
     let (mut send, mut recv) = stream(&pair).await;
     let sending = whole.clone();
     let before = pair.far.stats().bytes_received;
@@ -321,7 +321,7 @@ async fn streams_are_opened_and_accepted_once_each() {
         let mut canceller = Canceller::new();
         let mut seen = BTreeSet::new();
         while seen.len() < STREAMS as usize {
-            // Whichever has one: the other is dropped every time.
+            // Whichever has one; the other is dropped every time.
             let uni = canceller.once(pair.far.accept_uni()).await;
             let mut recv = match uni {
                 Some(recv) => recv.unwrap(),
@@ -446,7 +446,7 @@ async fn waits_that_change_nothing_leave_nothing() {
     drop((send, recv));
     canceller.let_go().await;
     // A shutdown that waits for a stream does not close the connection when it is dropped. The
-    // server's worker is held up, so that it acknowledges nothing.
+    // server's worker is blocked, so that it acknowledges nothing.
     let (begun, begins) = mpsc::channel();
     let (go_on, held_up) = mpsc::channel::<()>();
     pair.server.spawn(async move {
@@ -487,7 +487,7 @@ async fn attempts_are_accepted_once_each_and_handlers_outlive_serve() {
         let connecting = client.connect(address, "localhost").unwrap();
         let accepting = async {
             let incoming = canceller.again(|| server.accept()).await.unwrap();
-            // A connection that is awaited by reference outlives the wait.
+            // A connection awaited by reference outlives the wait.
             let mut connecting = incoming.accept();
             let data = loop {
                 if let Some(data) = canceller.once(connecting.handshake_data()).await {
@@ -506,7 +506,7 @@ async fn attempts_are_accepted_once_each_and_handlers_outlive_serve() {
     }
     assert_eq!(server.stats().connections, 10);
 
-    // `serve` is dropped again and again; every connection is served once, to its end.
+    // `serve` is dropped repeatedly; every connection is served once, to its end.
     let served = Arc::new(AtomicU32::new(0));
     let serve = |served: Arc<AtomicU32>| {
         server.serve(move |connection: Connection| {
@@ -668,7 +668,7 @@ async fn a_task_that_panics_costs_its_worker_nothing() {
         assert_eq!(all, Err(ReadError::Reset(0).into()));
         let on_endpoint = pair.server.spawn(async { panic!("on purpose") });
         assert!(within(on_endpoint).await.unwrap_err().is_panic());
-        // Streams that others hold go on, on the same connection and worker.
+        // Streams held by others continue, on the same connection and worker.
         send.write_all(&data(1000)).await.unwrap();
         let mut arrived = vec![0; 1000];
         within(recv.read_exact(&mut arrived)).await.unwrap();
@@ -716,7 +716,7 @@ fn futures_of_the_crate() -> BTreeSet<String> {
                 && output.trim_end_matches(" {") == word(output)
             {
                 returned.insert(word(output));
-                // `Incoming::accept` makes a `Connecting`, which has a row of its own.
+                // `Incoming::accept` returns a `Connecting`, which has its own row.
                 if word(output) != "Connecting" {
                     found.insert(format!("{owner}::{}", word(rest)));
                 }
@@ -724,7 +724,7 @@ fn futures_of_the_crate() -> BTreeSet<String> {
             docs.clear();
         }
     }
-    // Types that no method's row stands for.
+    // Types that no method's row covers.
     found.extend(
         types
             .into_iter()

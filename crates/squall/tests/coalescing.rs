@@ -11,15 +11,15 @@ use std::time::Duration;
 use common::{ALPN, Identity, Pair, namespace, within};
 use squall::{Builder, Bytes, CongestionAlgorithm, TransportConfig};
 
-/// A link on which bundles are most of a millisecond apart, with a queue that lasts for round trips
-/// many times as long.
+/// A link on which bundles are most of a millisecond apart, with a queue for round trips many times
+/// as long.
 const SETUP: &str = "tc qdisc add dev lo root tbf rate 700mbit burst 256kb latency 50ms";
 /// Half a second of data.
 const LEN: usize = 40_000_000;
 
 async fn pair(longest: Duration) -> Pair {
     let identity = Identity::new();
-    // Without HyStart++, and with the credit for it, the queue is filled: round trips are long.
+    // Without HyStart++, and with enough credit, the queue fills up, so round trips are long.
     let transport = || {
         TransportConfig::default()
             .congestion(CongestionAlgorithm::NewReno)
@@ -91,7 +91,7 @@ async fn a_receiver_of_bulk_data_naps_and_no_other() {
         return;
     }
     let napping = pair(Duration::from_millis(2)).await;
-    // A receiver that the machine keeps from its CPU finds more than it can take and never sleeps.
+    // A receiver that is denied its CPU finds more than it can take and never sleeps.
     for _ in 0..10 {
         download(&napping).await;
         if napping.client.stats().naps > 0 {
@@ -101,7 +101,7 @@ async fn a_receiver_of_bulk_data_naps_and_no_other() {
     let naps = napping.client.stats().naps;
     println!("{naps} naps");
     assert!(naps > 0);
-    // A sender gets acknowledgements, and small messages are received at once, but for the first
+    // A sender receives acknowledgements. Small messages are received at once, except the first
     // ones after bulk data.
     assert_eq!(napping.server.stats().naps, 0);
     for _ in 0..10 {

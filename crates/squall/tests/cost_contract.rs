@@ -1,10 +1,10 @@
 //! The cost contract of a bundle (`docs/measuring/cost-contract.md`): 64 datagrams of 1,000 bytes,
-//! sent and received through sockets, cost one kernel dispatch an operation, one lock for each
+//! sent and received through sockets, cost one kernel dispatch per operation, one lock for each
 //! round of receiving or sending, one timer update, one wake-up of one stream, and no allocation.
-//! The same holds for DATAGRAM frames, with the task that reads them in the place of the stream.
+//! The same holds for DATAGRAM frames, with the task that reads them in place of the stream.
 //!
-//! Alone in its file: the counting allocator counts the whole process. On Linux, where there are
-//! bundles.
+//! Alone in its file, since the counting allocator counts the whole process. On Linux, where there
+//! are bundles.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -23,7 +23,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: every call is handed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -51,17 +51,17 @@ static ALLOCATOR: Counting = Counting;
 
 const DATAGRAM: u16 = 1000;
 const SEGMENTS: u64 = 64;
-/// Header (1 + 8 + 2), tag (16) and STREAM header (1 + 1 + 4) leave so much of a datagram for data.
+/// Header (1 + 8 + 2), tag (16) and STREAM header (1 + 1 + 4) leave this much for data.
 const PAYLOAD: usize = DATAGRAM as usize - 11 - 16 - 6;
-/// 63 full packets and half of one: room for an acknowledgement, and the bundle has 64 datagrams
-/// still.
+/// 63 full packets and half of one: room for an acknowledgement, and the bundle still has 64
+/// datagrams.
 const BUNDLE: usize = 63 * PAYLOAD + PAYLOAD / 2;
 /// Bytes of a datagram of RFC 9221: a packet has room for one, and for an acknowledgement.
 const DATA: usize = 900;
 const WARM_UP: u64 = 200;
 const BUNDLES: u64 = 100;
-/// A busy machine can only add to the costs, by timers that fire and bundles that come in parts:
-/// the contract holds if it holds once. Beside four busy loops on two cores it does in one of ten.
+/// A busy machine can only add to the costs, by timers that fire and bundles that arrive in parts:
+/// the contract holds if it holds once. Next to four busy loops on two cores it does in one of ten.
 const ATTEMPTS: u32 = 500;
 
 /// All counters of one side.
@@ -77,7 +77,7 @@ static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 fn transport() -> TransportConfig {
     TransportConfig::default()
         .max_udp_payload(DATAGRAM)
-        // One window for the whole test: no credit frames, and bundles that pacing leaves whole.
+        // One window for the whole test: no credit frames, and bundles that pacing does not split.
         .initial_stream_window(64 << 20)
         .stream_receive_window(64 << 20)
         .initial_window(64 << 20)
@@ -85,7 +85,7 @@ fn transport() -> TransportConfig {
         .pacing(false)
         // A lone PING is acknowledged with the next bundle, however slow the machine is.
         .max_ack_delay(Duration::from_secs(10))
-        // The contract counts an acknowledgement a bundle.
+        // The contract allows one acknowledgement per bundle.
         .ack_frequency(AckFrequencyRequest::Nothing)
 }
 
@@ -98,7 +98,7 @@ fn counters(pair: &Pair) -> [Counters; 2] {
     [of(&pair.server, &pair.far), of(&pair.client, &pair.near)]
 }
 
-/// Lets `send` move bundles until the contract is held, after some to warm up.
+/// Lets `send` move bundles until the contract holds, after some to warm up.
 async fn holds(pair: &Pair, mut send: impl AsyncFnMut(u64)) {
     send(WARM_UP).await;
     let mut attempt = 0;
@@ -204,7 +204,7 @@ async fn a_bundle_of_datagrams_costs_one_of_everything() {
     reader.abort();
 }
 
-/// What `BUNDLES` bundles have cost, beside the contract.
+/// Compares the cost of `BUNDLES` bundles with the contract.
 fn check(before: &[Counters; 2], after: &[Counters; 2], allocations: u64) -> Result<(), String> {
     let of = |f: fn(&Counters) -> u64| [f(&after[0]) - f(&before[0]), f(&after[1]) - f(&before[1])];
     let equal = |count: u64, contract: u64, what: &str| match count == contract {

@@ -1,5 +1,5 @@
-//! What dropping leaves behind: half-written streams are reset, and futures that no longer wait
-//! hold no waker.
+//! The effects of dropping: half-written streams are reset, and dropped futures leave no waker
+//! behind.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -28,7 +28,7 @@ where
     });
     let (mut send, recv) = pair.near.open_bi().await.unwrap();
     send.write_all(b"?").await.unwrap();
-    // A handler that drops its receiving half has stopped the stream, perhaps already.
+    // A handler that drops its receiving half may already have stopped the stream.
     let _ = send.finish();
     (recv, task)
 }
@@ -141,7 +141,7 @@ impl Wake for Held {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Has `future` wait once, drops it, and fails if its waker is held anywhere afterwards.
+/// Makes `future` wait once, drops it, and fails if its waker is still held anywhere.
 #[track_caller]
 fn leaves_nothing<F: Future>(what: &str, future: F) {
     let held = Arc::new(Held);
@@ -178,7 +178,7 @@ async fn futures_that_are_dropped_leave_no_waker_behind() {
     leaves_nothing("read_datagram", near.read_datagram());
     leaves_nothing("accept", pair.server.accept());
 
-    // Something finished that is not delivered: the peer's worker is held up, and acknowledges
+    // A finished stream that is not delivered: the peer's worker is blocked, and acknowledges
     // nothing.
     let (entered, has_entered) = std::sync::mpsc::channel();
     let (release, released) = std::sync::mpsc::channel::<()>();
@@ -209,7 +209,7 @@ async fn a_datagram_writer_that_is_dropped_leaves_no_waker_behind() {
         blocked += usize::from(polled.is_pending());
     }
     assert!(blocked > 0, "the queue was never full");
-    // The worker that is about to wake one of them has its waker for a moment longer.
+    // A worker that is about to wake one of them holds its waker a moment longer.
     within(async {
         while Arc::strong_count(&held) > 2 {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
@@ -221,7 +221,7 @@ async fn a_datagram_writer_that_is_dropped_leaves_no_waker_behind() {
 #[tokio::test]
 async fn a_datagram_writer_that_is_dropped_sends_nothing() {
     let small = TransportConfig::default().datagram_send_buffer(1000);
-    // On this thread's runtime, so that nothing leaves the queue until it is waited for.
+    // On this thread's runtime, so that nothing leaves the queue until the test waits.
     let on_runtime =
         |builder: squall::Builder| builder.on_runtime(tokio::runtime::Handle::current());
     let pair = Pair::with(small, TransportConfig::default(), on_runtime).await;

@@ -1,4 +1,4 @@
-//! Events reach their subscribers: in order, without locks, and whatever a subscriber does.
+//! Events reach their subscribers: in order, without locks, whatever a subscriber does.
 #![expect(clippy::unwrap_used, reason = "a test's way to fail")]
 
 mod common;
@@ -17,7 +17,7 @@ use squall::{
     VersionChanged, WorkerEnded,
 };
 
-/// Notes what is reported.
+/// Records what is reported.
 #[derive(Default)]
 struct Recorder {
     /// Names of the events of each connection, in order.
@@ -39,7 +39,7 @@ impl Recorder {
         infos.insert(connection.number, connection.clone());
     }
 
-    /// The names of all events of the only connection, without those that depend on time.
+    /// The names of all events of the only connection, except those that depend on time.
     fn names(&self) -> Vec<&'static str> {
         let connections = self.connections.lock().unwrap();
         assert_eq!(connections.keys().collect::<Vec<_>>(), [&1]);
@@ -97,7 +97,7 @@ impl Events for Recorder {
     }
 }
 
-/// A server and a client, each with a subscriber of its own.
+/// A server and a client, each with its own subscriber.
 struct Watched {
     server: Endpoint,
     client: Endpoint,
@@ -128,7 +128,7 @@ impl Watched {
     }
 }
 
-/// Waits until `done`; events come within a turn of what they are about.
+/// Waits until `done`; events arrive within a turn of what they report.
 async fn until(done: impl Fn() -> bool) {
     within(async {
         while !done() {
@@ -225,7 +225,7 @@ async fn refused_attempts_are_reported_with_the_reason() {
     until(|| reasons(&ends.at_server) == [RefusalReason::Application]).await;
     let refused = ends.at_server.refused.lock().unwrap()[0];
     assert_eq!(refused.remote, ends.client.local_addr().unwrap());
-    // As the endpoint is closed.
+    // By closing the endpoint.
     ends.server.close(0, b"");
     let connecting = ends.client.connect(address, "localhost").unwrap();
     within(connecting).await.unwrap_err();
@@ -408,7 +408,7 @@ async fn a_subscriber_that_blocks_holds_up_its_own_worker_only() {
     });
     let ends = watched(|builder| builder.workers(2).events(events.clone()));
     let mut on: [Option<(Connection, Connection)>; 2] = [None, None];
-    // Clients' first ids are random: some come to either worker.
+    // Clients' first ids are random: each worker gets some.
     while on.iter().any(Option::is_none) {
         let (near, far) = ends.meet().await;
         let worker = far.worker();

@@ -19,8 +19,8 @@ const COUNTED: usize = 300_000_000;
 /// What each may have in flight: more than one turn.
 const WINDOW: u64 = 4 << 20;
 
-/// A window that losses do not change: otherwise they decide who sends how much, and a busy machine
-/// decides who loses.
+/// A window that losses do not change: otherwise losses would decide who sends how much, and a busy
+/// machine who has them.
 #[derive(Debug)]
 struct Fixed;
 
@@ -38,11 +38,11 @@ impl CongestionController for Fixed {
     fn on_acked(&mut self, _: Time, _: &AckedBundle) {}
 }
 
-/// In which order the client's worker reads what arrives.
+/// The order in which the client's worker reads.
 #[derive(Default)]
 struct Order {
     total: usize,
-    /// The connection that was read last, and its bytes since another one was.
+    /// The connection that was read last, and its bytes since the previous one.
     last: usize,
     run: usize,
     runs: Vec<usize>,
@@ -78,9 +78,9 @@ impl Order {
     }
 }
 
-/// Rounds of which one has to pass. What a socket loses has to be sent again, and what arrived
-/// behind it meanwhile is read at once: 1.4 MB, in one round of twenty, and on a busy machine in
-/// more.
+/// Rounds of which one has to pass. Data that a socket drops has to be sent again, and data that
+/// arrived behind it meanwhile is read at once: 1.4 MB, in one round of twenty, and on a busy
+/// machine in more.
 const ROUNDS: usize = 10;
 
 /// Moves bytes on all connections at once.
@@ -135,8 +135,8 @@ async fn saturated_connections_take_turns_of_a_bundle() {
         let median = order.median_run();
         println!("runs of {median} bytes in the median, {:?}", order.of_each);
         // A turn is 64 KiB, and two may meet at the reader: 127 kB, also on a machine that compiles
-        // meanwhile. Where a connection keeps its turn for as long as it has data, it is 480 kB to
-        // 3.6 MB.
+        // meanwhile. If a connection keeps its turn for as long as it has data, it is 480 kB to 3.6
+        // MB.
         let least = order.of_each.into_iter().min();
         if median <= 256 * 1024 && least > Some(COUNTED / CONNECTIONS / 10) {
             return;

@@ -1,4 +1,4 @@
-//! Transfers through a bad network and over offloads that fail, on real sockets.
+//! Transfers through a bad network and over failing offloads, on real sockets.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -15,8 +15,8 @@ use common::proxy::{Faults, Proxy};
 use common::{Pair, endpoints, meet, pattern, within};
 use squall::{Bytes, Connection, TransportConfig};
 
-/// Sends `len` bytes of a pattern on a stream of its own and checks what arrives. `in_the_middle`
-/// is called for every chunk behind the first half.
+/// Sends `len` bytes of a pattern on a new stream and checks what arrives. `in_the_middle` is
+/// called for every chunk after the first half.
 async fn transfer(from: &Connection, to: &Connection, len: usize, in_the_middle: impl Fn()) {
     let sent = Bytes::from(pattern(len, 7));
     let wanted = sent.clone();
@@ -41,7 +41,7 @@ async fn transfer(from: &Connection, to: &Connection, len: usize, in_the_middle:
     tokio::join!(writing, reading);
 }
 
-/// What the issue asks for: 10 MB, intact, ten seeds; and a NAT that forgets on the way.
+/// What the issue asks for: 10 MB, intact, ten seeds; and a NAT that loses its binding midway.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_megabytes_arrive_whole_over_a_bad_network() {
     let faults = Faults {
@@ -57,7 +57,7 @@ async fn ten_megabytes_arrive_whole_over_a_bad_network() {
         let connecting = client.connect(proxy.address, "localhost").unwrap();
         let (near, far) = meet(connecting, &server).await;
         let (near, far) = (near.unwrap(), far.unwrap());
-        // The client sends, for its datagrams are those that change their port.
+        // The client sends, since its datagrams are the ones that change their port.
         let began = std::time::Instant::now();
         tokio::time::timeout(
             Duration::from_secs(60),
@@ -97,16 +97,16 @@ async fn offload_that_fails_in_the_middle_loses_nothing() {
             .await;
             let fallbacks = || pair.client.stats().udp.gso_fallbacks;
             within(transfer(&pair.near, &pair.far, 20_000_000, || {
-                // The call that it meets may have no bundle in front: then again.
+                // The call that meets the error may not begin with a bundle: if so, try again.
                 if fallbacks() == 0 {
                     pair.client.inject_send_error(errno);
                 }
             }))
             .await;
             assert!(fallbacks() > 0, "errno {errno}: it was meant to fail");
-            // What the kernel refused went out again in the same call: every datagram that the
-            // connection made is on the way, but for single ones that met the error, and nobody
-            // waits for a timer.
+            // What the kernel refused is sent again in the same call: every datagram of the
+            // connection is in flight, except single ones that met the error, and nothing waits for
+            // a timer.
             within(async {
                 loop {
                     let (made, udp) = (pair.near.stats().datagrams_sent, pair.client.stats().udp);

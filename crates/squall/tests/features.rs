@@ -1,5 +1,5 @@
-//! What an application can ask for beside streams: early data, a farewell that loses nothing,
-//! moves, logs, certificates.
+//! What an application can use besides streams: early data, a lossless shutdown, moves, logs,
+//! certificates.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -40,8 +40,7 @@ async fn early_data_arrives_with_the_first_packets() {
     for attempt in 0..4 {
         let connecting = client.connect(address, "localhost").unwrap();
         if attempt == 2 {
-            // The tickets are void for a server that has forgotten them: what was sent early is
-            // sent again.
+            // A server that has forgotten the tickets rejects them: early data is sent again.
             let other = identity.server(ALPN, TransportConfig::default());
             server.set_server_config(Some(other)).unwrap();
         }
@@ -71,7 +70,7 @@ async fn early_data_arrives_with_the_first_packets() {
         let answering = async {
             let incoming = server.accept().await.unwrap();
             if attempt > 0 {
-                // No answer before the early data is on its way, also on a busy machine.
+                // No answer before the early data is in flight, even on a busy machine.
                 written.notified().await;
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
@@ -108,7 +107,7 @@ async fn a_farewell_loses_nothing_that_was_finished() {
     const LEN: usize = 5_000_000;
     let sent = pattern(LEN, 3);
     let (to_near, to_far) = (sent.clone(), sent.clone());
-    // One end says farewell to a connection, the other one as an endpoint.
+    // One end shuts down a connection, the other one its endpoint.
     let mut send = near.open_uni().await.unwrap();
     let mut back = far.open_uni().await.unwrap();
     let writing = tokio::spawn(async move {
@@ -145,7 +144,7 @@ async fn a_farewell_loses_nothing_that_was_finished() {
     assert_eq!(server.stats().connections + client.stats().connections, 0);
 }
 
-/// What is given up need not be waited for.
+/// Abandoned data need not be waited for.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_farewell_does_not_wait_for_what_is_reset() {
     const WINDOW: usize = 100_000;
@@ -154,7 +153,7 @@ async fn a_farewell_does_not_wait_for_what_is_reset() {
         .receive_window(WINDOW as u64);
     let pair = Pair::with(TransportConfig::default(), narrow, |builder| builder).await;
     let mut send = pair.near.open_uni().await.unwrap();
-    // The stream is not read: the connection's window is full before all is there.
+    // The stream is not read: the connection's window is full before everything has arrived.
     let near = pair.near.clone();
     within(send.write_all(&pattern(2 * WINDOW, 8)))
         .await
@@ -233,7 +232,7 @@ async fn a_client_moves_to_another_address_and_to_another_socket() {
     assert_eq!(moved, Ok(()), "{:?}", near.close_reason());
     within(talk(2)).await;
     assert_eq!(far.remote_address(), SocketAddr::new(second, before.port()));
-    // Nobody answers from an address that is not this machine's.
+    // An address that is not this machine's gets no answers.
     let refused = within(near.migrate(IpAddr::from([192, 0, 2, 1]))).await;
     assert_eq!(refused, Err(MigrateError::NotValidated));
     within(talk(3)).await;
@@ -262,7 +261,7 @@ async fn connections_are_logged_into_a_folder() {
     within(pair.client.wait_idle()).await;
     within(pair.far.closed()).await;
     within(pair.server.wait_idle()).await;
-    // They are whole now, though the connections are still held.
+    // They are complete now, although the connections are still held.
     let logs: Vec<String> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
@@ -275,7 +274,7 @@ async fn connections_are_logged_into_a_folder() {
             log.starts_with('\u{1e}') && log.contains("packet_received"),
             "{log}"
         );
-        // The last word is out, the end's own packet included.
+        // Everything has been sent, including the closing packet.
         let closed = log.find("connection_closed").unwrap();
         assert!(log.ends_with('\n'), "{log}");
         let close = log.rfind("connection_close\"").unwrap();
@@ -286,7 +285,7 @@ async fn connections_are_logged_into_a_folder() {
     }
 }
 
-/// Keeps what is written, until it fails or panics after some bytes.
+/// Stores what is written, until it fails or panics after some bytes.
 #[derive(Clone, Default)]
 struct Kept {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -410,7 +409,7 @@ async fn a_certificate_is_swapped_while_the_server_runs() {
         .unwrap();
     connect(&new).await.unwrap();
     assert!(connect(&old).await.is_err());
-    // What there was goes on.
+    // The existing connection continues.
     assert!(first.close_reason().is_none());
 }
 
@@ -453,14 +452,14 @@ async fn both_ends_show_certificates() {
     let shown = far.unwrap().peer_certificates().unwrap();
     assert_eq!(shown, vec![clients.certificate.clone()]);
     drop(near.unwrap());
-    // Who shows none is sent away.
+    // A client without a certificate is rejected.
     let anonymous = servers.client(ALPN, TransportConfig::default());
     let connecting = client
         .connect_with(anonymous, address, "localhost")
         .unwrap();
     let (near, far) = meet(connecting, &server).await;
     assert!(far.is_err());
-    // A client may think that it is connected until it hears otherwise (RFC 8446 §4.4.2.4).
+    // A client may consider itself connected until told otherwise (RFC 8446 §4.4.2.4).
     if let Ok(near) = near {
         within(near.closed()).await;
     }
@@ -476,7 +475,7 @@ async fn a_connection_tells_what_it_is() {
     );
     assert_ne!(pair.near.stable_id(), pair.far.stable_id());
     assert_eq!(pair.near.stable_id(), pair.near.clone().stable_id());
-    // A sample, not the initial estimate: on a busy machine not the first one, perhaps.
+    // A sample rather than the initial estimate; on a busy machine perhaps not the first one.
     within(async {
         while pair.near.stats().min_rtt >= Duration::from_millis(333) {
             let mut send = pair.near.open_uni().await.unwrap();
@@ -501,7 +500,7 @@ async fn a_connection_tells_what_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_updated_on_demand() {
     let pair = Pair::new().await;
-    // A server's handshake is confirmed when it is complete; the client learns of it.
+    // A server's handshake is confirmed when it is complete; the client is told.
     let mut updates = 0;
     while updates < 3 {
         updates += u64::from(pair.far.force_key_update());
@@ -533,7 +532,7 @@ async fn the_datagram_queue_tells_its_room() {
     assert_eq!(last.len(), 1000);
 }
 
-/// An attempt shows where it came from, and is accepted with a configuration of its own.
+/// An attempt shows where it came from, and is accepted with its own configuration.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_chooses_its_configuration() {
     let identity = Identity::new();
@@ -565,7 +564,7 @@ async fn an_attempt_chooses_its_configuration() {
         far.original_destination_id()
     );
 
-    // An invalid configuration is reported, and not by a connection.
+    // An invalid configuration is reported, but not through a connection.
     let _connecting = client
         .connect(server.local_addr().unwrap(), "localhost")
         .unwrap();

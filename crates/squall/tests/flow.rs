@@ -1,4 +1,4 @@
-//! Flow control as applications meet it: streams that are not read, windows, and the credit that
+//! Flow control as applications see it: streams that are not read, windows, and the credit that
 //! writers wait for.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
@@ -51,8 +51,8 @@ async fn unread_streams_do_not_stop_another() {
     for unread in [1, 4, 20] {
         let pair = Pair::new().await;
         move_beside_unread(&pair.far, &pair.near, unread).await;
-        // The windows of 20 unread streams leave so little room that a reader that falls behind for
-        // a moment may fill it; those of 4 leave as much as the stream could take.
+        // The windows of 20 unread streams leave so little room that a reader that briefly falls
+        // behind may fill it; those of 4 leave as much as the stream could take.
         if unread <= 4 {
             assert_eq!(pair.near.stats().blocked_by_unread_data, 0);
         }
@@ -109,7 +109,7 @@ async fn a_write_takes_no_more_than_the_peers_credit_for_the_stream() {
     let mut next = std::pin::pin!(send.write(&bytes));
     let soon = std::time::Duration::from_millis(50);
     assert!(tokio::time::timeout(soon, &mut next).await.is_err());
-    // The peer is told what holds us back (RFC 9000 §19.13), and its reading wakes the writer.
+    // The peer is told what blocks us (RFC 9000 §19.13), and its reading wakes the writer.
     within(async {
         while pair.near.stats().stream_data_blocked_received == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -125,7 +125,7 @@ async fn a_write_takes_no_more_than_the_peers_credit_for_the_stream() {
     assert!(within(next).await.unwrap() > 0);
 }
 
-/// Limits of a connection can be changed while it is at work.
+/// Limits of a connection can be changed while it is in use.
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_limits_change_while_the_connection_is_at_work() {
     let few = TransportConfig::default()
@@ -159,7 +159,7 @@ async fn windows_change_while_the_connection_is_at_work() {
     let mut send = pair.near.open_uni().await.unwrap();
     send.write_all(b"there is a stream").await.unwrap();
     let mut recv = within(pair.far.accept_uni()).await.unwrap();
-    // Nobody reads: what is taken in is a receive window and a send window, about.
+    // Nobody reads: about a receive window and a send window are accepted.
     let bytes = pattern(1_000_000, 1);
     let mut rest = bytes.as_slice();
     while let Ok(written) = tokio::time::timeout(Duration::from_millis(300), send.write(rest)).await

@@ -1,6 +1,6 @@
-//! A port under hostile fire: garbage, truncated and forged packets, foreign versions, clients that
-//! vanish. The server goes on serving and its memory stays where it was. Alone in its file, and one
-//! test after the other, because it looks at the process's memory.
+//! A port under attack: garbage, truncated and forged packets, foreign versions, clients that
+//! vanish. The server keeps serving and its memory does not grow. Alone in its file, one test at a
+//! time, because it looks at the process's memory.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,10 +14,10 @@ use std::time::Duration;
 use common::{ALPN, ANY, Identity, endpoints, pattern, within};
 use squall::{Builder, Endpoint, TransportConfig};
 
-/// Held by the test that runs: what another allocates meanwhile would count as its own.
+/// Held by the running test: what another allocates meanwhile would count as its own.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Bytes of memory that the process has resident.
+/// Resident memory of the process, in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
     let line = status
@@ -32,11 +32,11 @@ fn resident() -> u64 {
     kib * 1024
 }
 
-/// A relay between a client and the server that lets a test see and repeat what passes.
+/// A relay between a client and the server that lets a test see and replay datagrams.
 struct Relay {
-    /// What the client connects to.
+    /// The address that the client connects to.
     address: SocketAddr,
-    /// The server sees the client here.
+    /// The socket at which the server sees the client.
     towards_server: Arc<UdpSocket>,
     /// The last datagram with a short header from the client.
     last_short: Arc<std::sync::Mutex<Vec<u8>>>,
@@ -128,12 +128,12 @@ fn hostile(n: u64, out: &mut Vec<u8>) -> bool {
                 out.truncate(1200 - (n as usize % 1199));
             }
         }
-        // A version that nobody speaks.
+        // An unknown version.
         4 => {
             out.extend_from_slice(&[0xc0, 0xba, 0xba, 0xba, 0xba, 8]);
             out.extend_from_slice(&noise[..1194]);
         }
-        // Short headers of nobody, and Handshake packets of nobody.
+        // Short headers and Handshake packets that belong to no connection.
         5 => {
             out.extend_from_slice(&noise[..60]);
             out[0] = 0x40;
@@ -163,7 +163,7 @@ async fn fire(server: &Endpoint, socket: &UdpSocket, relay: &Relay, range: std::
             bytes[at] ^= 0x55;
             sent += u64::from(relay.towards_server.send(&bytes).is_ok());
         }
-        // In step with the server: what the kernel drops for want of buffer would prove nothing.
+        // In step with the server: what the kernel drops for lack of buffer would prove nothing.
         while sent > server.stats().udp.datagrams_received - before + 200 {
             tokio::task::yield_now().await;
         }
@@ -230,8 +230,8 @@ async fn clients_that_vanish_are_forgotten() {
         .server(identity.server(ALPN, transport))
         .bind()
         .unwrap();
-    // Real first flights, captured on a port where nobody answers, from clients that are gone when
-    // they arrive.
+    // Real first flights, captured on a port where nobody answers, from clients that are gone by
+    // the time they arrive.
     let capture = UdpSocket::bind(ANY).unwrap();
     capture
         .set_read_timeout(Some(Duration::from_secs(5)))
@@ -272,7 +272,7 @@ async fn clients_that_vanish_are_forgotten() {
         attempts.spawn(async { assert!(incoming.accept().await.is_err()) });
     }
     within(async {
-        // Each has been a connection, and is one no more.
+        // Each was a connection, and no longer is.
         while let Some(one) = attempts.join_next().await {
             one.unwrap();
         }
@@ -281,7 +281,7 @@ async fn clients_that_vanish_are_forgotten() {
         }
     })
     .await;
-    // And the port still serves.
+    // The port still serves.
     let client = Builder::new(ANY)
         .client(identity.client(ALPN, TransportConfig::default()))
         .bind()

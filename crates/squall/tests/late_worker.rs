@@ -1,5 +1,4 @@
-//! A worker that finds more datagrams than it reads at once, and timers that have been due for
-//! long.
+//! A worker that finds more datagrams than it reads at once, and timers that are long overdue.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -36,7 +35,7 @@ async fn a_worker_that_was_late_reads_acknowledgements_before_it_probes() {
     // Handshakes are acknowledged.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let before: u64 = served.iter().map(|c| c.stats().probe_timeouts).sum();
-    // No client answers before the server's worker is kept from reading.
+    // No client answers before the server's worker is blocked from reading.
     let (begun, clients_wait) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
         begun.send(()).unwrap();
@@ -61,8 +60,8 @@ async fn a_worker_that_was_late_reads_acknowledgements_before_it_probes() {
     });
     let streams = within(late).await.unwrap();
     let probes: u64 = served.iter().map(|c| c.stats().probe_timeouts).sum();
-    // Where timers do not wait, more than half of the connections probe. A client that the system
-    // keeps from running for a second may cost one.
+    // If timers did not wait, more than half of the connections would probe. A client that the
+    // system keeps from running for a second may cost one.
     assert!(probes - before < CLIENTS as u64 / 4, "{probes}, {before}");
     drop(streams);
 }

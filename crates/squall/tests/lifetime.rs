@@ -1,4 +1,4 @@
-//! How connections begin and end, and what is told when they cannot.
+//! How connections begin and end, and what is reported when they cannot.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
@@ -116,14 +116,14 @@ async fn an_attempt_knows_its_addresses() {
     let (near, far) = (client.local_addr().unwrap(), server.local_addr().unwrap());
     let config = identity.client(ALPN, config());
     let mut connecting = client.connect_with(config, far, "localhost").unwrap();
-    // Before anything was sent: where it goes is known, from where is not.
+    // Before anything is sent, the destination is known but not the source.
     assert_eq!(connecting.remote_address(), far);
     assert_eq!(connecting.local_ip(), None);
     let mut accepting = within(server.accept()).await.unwrap().accept();
     for _ in 0..2 {
         assert_eq!(accepting.remote_address(), near);
         assert_eq!(accepting.local_ip(), Some(far.ip()));
-        // The second time the handshake has begun.
+        // The second time, the handshake has begun.
         within(accepting.handshake_data()).await.unwrap();
     }
     within(connecting.handshake_data()).await.unwrap();
@@ -139,7 +139,7 @@ async fn a_close_reaches_the_peer_with_code_and_reason() {
     within(send.write_all(b"x")).await.unwrap();
     let (_far_send, mut far_recv) = within(pair.far.accept_bi()).await.unwrap();
     within(far_recv.read_chunk(1)).await.unwrap();
-    // Everybody who waits is told.
+    // Everyone who waits is told.
     let reading = tokio::spawn(async move { recv.read_chunk(1).await });
     let accepting = tokio::spawn({
         let far = pair.far.clone();
@@ -246,7 +246,7 @@ async fn closing_an_endpoint_ends_everything() {
     ));
     within(server.wait_idle()).await;
     assert!(within(server.accept()).await.is_none());
-    // Who comes later is refused.
+    // Later attempts are refused.
     let again = client
         .connect(server.local_addr().unwrap(), "localhost")
         .unwrap();
@@ -409,8 +409,8 @@ async fn a_slow_acceptor_loses_no_client() {
 
 #[tokio::test]
 async fn an_idle_connection_ends() {
-    // An end that a busy machine has held up for as long may still have something to say when the
-    // other one has forgotten the connection, and is answered with a reset: then again.
+    // An end that a busy machine delays this long may still send something after the other has
+    // forgotten the connection, and be answered with a reset: if so, try again.
     for millis in [300, 1000, 3000] {
         let idle = TransportConfig::default().max_idle_timeout(Duration::from_millis(millis));
         let pair = Pair::with(idle.clone(), idle, |builder| builder).await;
@@ -430,7 +430,7 @@ async fn an_idle_connection_ends() {
 
 #[tokio::test]
 async fn keep_alive_keeps_it() {
-    // Unless a busy machine holds it up for as long as the timeout: then again with a longer one.
+    // Unless a busy machine delays it for as long as the timeout: then try again with a longer one.
     for factor in [1, 3, 10] {
         let idle = TransportConfig::default().max_idle_timeout(Duration::from_millis(400) * factor);
         let alive = idle.clone().keep_alive(Some(Duration::from_millis(100)));
@@ -542,7 +542,7 @@ async fn when_the_worker_ends_everybody_is_told() {
         async move { near.accept_uni().await.map(drop) }
     });
     let mut send = within(pair.near.open_uni()).await.unwrap();
-    // From here on any packet breaks the socket, be it the write's or an acknowledgement.
+    // From here on any packet breaks the socket, whether the write's or an acknowledgement.
     pair.client.inject_send_error(EBADF);
     let _ = within(send.write_all(b"x")).await;
     let reason = within(pair.near.closed()).await;
@@ -590,8 +590,8 @@ async fn both_families_reach_a_dual_stack_server() {
     }
 }
 
-/// Nobody waits ten seconds for an address that no datagram of the socket can ever reach; an IPv4
-/// address may come in IPv6's clothes.
+/// An address that no datagram of the socket can ever reach fails without ten seconds of waiting;
+/// an IPv4 address may be IPv4-mapped.
 #[tokio::test]
 async fn unreachable_addresses_are_told_at_once() {
     let identity = Identity::new();
@@ -625,7 +625,7 @@ async fn unreachable_addresses_are_told_at_once() {
     far.unwrap();
 }
 
-/// Attempts of one client's socket are told apart by their ids: none waits for the word on another.
+/// Attempts from one client socket are told apart by their ids: none waits for another's decision.
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_from_one_address_wait_side_by_side() {
     const ATTEMPTS: usize = 50;
@@ -693,7 +693,7 @@ fn futures_now<F: Future>(future: F) -> Option<F::Output> {
     }
 }
 
-/// The client's answers never arrive: what is known is known all the same.
+/// The client's answers never arrive, but the handshake data is still known.
 #[tokio::test(flavor = "multi_thread")]
 async fn handshake_data_does_not_wait_for_the_handshake() {
     let identity = Identity::new();
@@ -704,7 +704,7 @@ async fn handshake_data_does_not_wait_for_the_handshake() {
     let server = Builder::new(ANY).server(config).bind().unwrap();
     let config = identity.client(ALPN, transport);
     let client = Builder::new(ANY).client(config).gso(false).bind().unwrap();
-    // Passes the client's datagrams on, and nothing back.
+    // Forwards the client's datagrams, but nothing back.
     let relay = tokio::net::UdpSocket::bind(ANY).await.unwrap();
     let at = relay.local_addr().unwrap();
     let to = server.local_addr().unwrap();

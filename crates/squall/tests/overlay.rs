@@ -30,7 +30,7 @@ struct Pipe {
     writer: Option<Waker>,
 }
 
-/// Datagrams that a pipe holds, at most.
+/// Maximum number of datagrams that a pipe holds.
 const ROOM: usize = 24;
 
 /// One end of two pipes.
@@ -73,7 +73,7 @@ impl Channel {
     fn poll_take(&self, cx: &mut Context<'_>, most: usize) -> Poll<Vec<Vec<u8>>> {
         let mut pipe = self.incoming.lock().unwrap();
         let mut taken: Vec<Vec<u8>> = Vec::new();
-        // As many as have one size; a shorter one ends them.
+        // As many as have the same size; a shorter one ends them.
         while taken.len() < self.max_segments
             && let Some(next) = pipe.waiting.front()
             && (taken.first()).is_none_or(|first| {
@@ -161,7 +161,7 @@ impl DatagramSocket for Channel {
     }
 }
 
-/// A server and a client over these.
+/// A server and a client over these channels.
 fn endpoints(here: Channel, there: Channel) -> (Endpoint, Endpoint) {
     let identity = Identity::new();
     let transport = TransportConfig::default;
@@ -228,7 +228,7 @@ async fn a_channel_that_loses_datagrams_carries_everything() {
         let bundled = udp.datagrams_sent > udp.messages_sent;
         assert_eq!(bundled, max_segments > 1, "{udp:?}");
         assert_eq!(client.limits().gso_segments, max_segments);
-        // A datagram of the transport may be one that is lost; another follows.
+        // A datagram may be lost in the transport; another follows.
         let arrived = async { far.read_datagram().await.unwrap() };
         let mut arrived = std::pin::pin!(arrived);
         let datagram = within(async {
@@ -242,8 +242,8 @@ async fn a_channel_that_loses_datagrams_carries_everything() {
         });
         assert_eq!(datagram.await, "ahoy");
         near.close(7, b"done");
-        // So may the packet that closes the connection: each packet that arrives after it is
-        // answered by another one.
+        // So may the packet that closes the connection: each later packet is answered with another
+        // one.
         let closed = far.closed();
         let mut closed = std::pin::pin!(closed);
         let reason = within(async {
@@ -274,7 +274,7 @@ async fn a_carrier_that_is_full_is_waited_for() {
     let (near, far) = connect(&server, &client).await;
     // The congestion window grows beyond what the pipe holds.
     exchange(&near, &far, 500_000).await;
-    // Nobody empties the pipe while the server's worker is held up.
+    // Nobody empties the pipe while the server's worker is blocked.
     let (go_on, held_up) = std::sync::mpsc::channel::<()>();
     server.spawn(async move {
         let _ = held_up.recv();
@@ -376,7 +376,7 @@ async fn an_endpoint_moves_to_another_carrier_and_to_udp_and_back() {
             ..old.clone()
         };
         endpoint.rebind_datagram_socket(Arc::new(new)).unwrap();
-        // Once it has moved. The worker would end if it still used the old one.
+        // Works once it has moved. The worker would end if it still used the old one.
         exchange(&near, &far, 1_000).await;
         old.gone.store(true, Ordering::SeqCst);
         exchange(&near, &far, 10_000).await;
@@ -387,7 +387,7 @@ async fn an_endpoint_moves_to_another_carrier_and_to_udp_and_back() {
     }
     let (near, far) = connect(&server, &client).await;
     exchange(&near, &far, 10_000).await;
-    // A UDP socket was there, the carrier comes back.
+    // A UDP socket was in use; now the carrier returns.
     for (endpoint, old) in [(&client, &there), (&server, &here)] {
         let new = Channel {
             gone: Arc::default(),

@@ -1,5 +1,5 @@
 //! Connections with crypto providers of other libraries. Compiles with any features, so it also
-//! shows that a build without a provider of its own works.
+//! shows that a build without a built-in provider works.
 
 #![expect(clippy::unwrap_used, reason = "a test's way to fail")]
 
@@ -44,7 +44,7 @@ fn configs(
     (server, client)
 }
 
-/// A handshake, and some data there and back.
+/// A handshake, and some data in both directions.
 async fn exchange(server: &Arc<CryptoProvider>, client: &Arc<CryptoProvider>) {
     let (server, client) = configs(Arc::clone(server), Arc::clone(client));
     let server = Builder::new(ANY).server(server).bind().unwrap();

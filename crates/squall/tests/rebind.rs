@@ -1,4 +1,4 @@
-//! Endpoints that are bound anew while their connections are at work: all workers move, or none.
+//! Endpoints that are rebound while their connections are in use: all workers move, or none.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -86,7 +86,7 @@ async fn echo(mut send: SendStream, mut recv: RecvStream) {
             return;
         }
     }
-    // Told by the peer, should it have stopped the stream.
+    // Fails if the peer has stopped the stream.
     let _ = send.finish();
 }
 
@@ -139,7 +139,7 @@ async fn two_workers_move_in_the_middle_of_transfers() {
     for far in &town.far {
         assert_eq!(Some(&far.remote_address().port()), ports.last());
     }
-    // Nobody was a stranger to anybody: those are answered.
+    // No packet was unknown to either end: those are answered.
     let stats = [town.client.stats(), town.server.stats()];
     for stats in stats {
         assert_eq!(
@@ -161,7 +161,7 @@ async fn the_kernel_steers_to_the_new_sockets_too() {
         let runs = after.runs_received - before.runs_received;
         let forwarded = after.runs_forwarded - before.runs_forwarded;
         assert!(runs > 100, "{runs}");
-        // Bundles that GRO makes of several connections' datagrams are the exception.
+        // Except for bundles that GRO makes from several connections' datagrams.
         assert!(forwarded * 20 < runs, "{forwarded} of {runs}");
         // Each worker by its own socket.
         assert!(
@@ -179,14 +179,14 @@ async fn counters_go_on_over_a_move() {
     let before = town.client.stats().udp;
     assert!(before.bytes_sent > 100_000 * CONNECTIONS as u64);
     town.client.rebind(ANY).unwrap();
-    // From the first moment, and when the workers have moved.
+    // From the start, and once the workers have moved.
     assert!(town.client.stats().udp.bytes_sent >= before.bytes_sent);
     within(town.ask_all(100_000, &progress).join_all()).await;
     let after = town.client.stats().udp;
     assert!(after.bytes_sent > before.bytes_sent + 100_000 * CONNECTIONS as u64);
 }
 
-/// A move that fails: the error, and that all is as it was, with transfers under way.
+/// A move that fails: checks the error, and that nothing has changed, with transfers in progress.
 async fn stays(town: &Town, refused: ErrorKind, move_it: impl Fn() -> Result<()>) {
     let (address, homes) = (town.client.local_addr().unwrap(), town.homes());
     let progress = Arc::new(AtomicUsize::new(0));
@@ -213,8 +213,8 @@ async fn a_busy_port_leaves_all_as_it_was() {
     let taken = std::net::UdpSocket::bind(ANY).unwrap();
     let busy = taken.local_addr().unwrap();
     stays(&town, ErrorKind::AddrInUse, || town.client.rebind(busy)).await;
-    // A port that another endpoint's workers share is as busy, and so is one's own: the kernel
-    // would mix the sockets.
+    // A port shared by another endpoint's workers is also busy, as is one's own: the kernel would
+    // mix the sockets.
     let others = town.server.local_addr().unwrap();
     stays(&town, ErrorKind::AddrInUse, || town.client.rebind(others)).await;
     let own = town.client.local_addr().unwrap();
@@ -223,7 +223,7 @@ async fn a_busy_port_leaves_all_as_it_was() {
     assert_eq!(bound.unwrap_err().kind(), ErrorKind::AddrInUse);
 }
 
-/// Runs the next test in a process of its own, which may have few files open.
+/// Runs the next test in a separate process with a low limit on open files.
 #[test]
 fn a_socket_short_leaves_all_as_it_was() {
     let this = std::env::current_exe().unwrap();
@@ -246,7 +246,7 @@ async fn out_of_descriptors() {
         fill.push(file);
     }
     let too_many = town.client.rebind(ANY).unwrap_err();
-    // Two for each worker: the socket, and what tells when it has room.
+    // Two per worker: the socket, and the descriptor that reports room in it.
     for _ in 0..2 * WORKERS {
         stays(&town, too_many.kind(), || town.client.rebind(ANY)).await;
         drop(fill.pop());
@@ -258,7 +258,7 @@ async fn out_of_descriptors() {
     assert!((town.far.iter()).all(|far| far.remote_address().port() == port));
 }
 
-/// Moves from several threads at a time end with all workers in one place.
+/// Simultaneous moves from several threads end with all workers in one place.
 #[tokio::test(flavor = "multi_thread")]
 async fn moves_at_a_time_do_not_mix() {
     let town = Town::new().await;
@@ -330,7 +330,7 @@ async fn idle_connections_move_one_after_the_other() {
             }
         }
     };
-    // Before their timers would have them send something: after four seconds.
+    // Before their timers would make them send something, after four seconds.
     let moved = tokio::time::timeout(Duration::from_secs(2), moved).await;
     assert!(moved.is_ok());
     assert!(

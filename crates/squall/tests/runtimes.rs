@@ -1,5 +1,5 @@
-//! Where an endpoint's workers and the application's tasks run: on threads and runtimes of any
-//! kind, an endpoint behaves the same.
+//! Where an endpoint's workers and the application's tasks run: an endpoint behaves the same on
+//! threads and on runtimes of any kind.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
@@ -26,7 +26,7 @@ fn runtimes() -> [Runtime; 3] {
     ]
 }
 
-/// A pair whose workers are tasks of the caller's runtime, or have threads of their own.
+/// A pair whose workers are tasks of the caller's runtime, or have their own threads.
 async fn pair(tasks: bool, workers: usize) -> Pair {
     let transport = TransportConfig::default;
     let build = |builder: Builder| match tasks {
@@ -36,7 +36,7 @@ async fn pair(tasks: bool, workers: usize) -> Pair {
     Pair::with(transport(), transport(), build).await
 }
 
-/// Answers each stream with what came on it.
+/// Answers each stream with what arrived on it.
 async fn echo(connection: Connection) {
     while let Ok((mut send, mut recv)) = connection.accept_bi().await {
         tokio::spawn(async move {
@@ -72,7 +72,7 @@ async fn ask(connection: &Connection, tasks: usize, requests: usize, len: usize)
 fn requests_are_answered_wherever_the_two_run() {
     for runtime in runtimes() {
         for (tasks, workers) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
-            // One worker's socket is found by every system's way to share a port.
+            // A single worker's socket works with any system's way of sharing a port.
             if workers > 1 && !cfg!(target_os = "linux") {
                 continue;
             }
@@ -108,7 +108,7 @@ fn a_connection_serves_several_runtimes_at_once() {
             scope.spawn(move || runtime.block_on(ask(connection, 20, 20, 1000)));
         }
     });
-    // A runtime that is not driven holds no other up.
+    // A runtime that is not driven blocks no other.
     let (mut send, mut recv) = current.block_on(pair.near.open_bi()).unwrap();
     current
         .block_on(current.spawn(async { tokio::task::yield_now().await }))
@@ -124,7 +124,7 @@ fn a_connection_serves_several_runtimes_at_once() {
     multi.block_on(within(server)).unwrap();
 }
 
-/// The runtime is gone, and with it the workers: nobody waits for ever.
+/// The runtime and its workers are gone: nobody waits for ever.
 #[test]
 fn a_runtime_that_shuts_down_ends_its_connections() {
     for runtime in runtimes() {

@@ -1,4 +1,4 @@
-//! Endpoints on sockets that the application brings, and on sockets with options of their own.
+//! Endpoints on sockets that the application provides, and on sockets with their own options.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -84,7 +84,7 @@ async fn an_endpoint_works_on_a_socket_that_it_is_given() {
         (address, own)
     );
     deliver(&near, &far).await;
-    // Set up as its own would be.
+    // Configured like the endpoint's own.
     assert!(server.limits().gso_segments > 1 && server.limits().gro);
 
     // It moves to another one, with its connections.
@@ -153,7 +153,7 @@ fn options_are_set_before_the_bind() {
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
     let mut builder = server(&identity).only_v6(true);
     builder.addr = any;
-    // Its port is free for IPv4, unless somebody else happens to have it there.
+    // Its port is free for IPv4, unless someone else happens to use it.
     let mut is_free = false;
     for _ in 0..10 {
         let Ok(endpoint) = builder.clone().bind() else {
@@ -175,7 +175,7 @@ fn options_are_set_before_the_bind() {
     assert!(error.to_string().contains("no-such-if"), "{error}");
 }
 
-/// A copy of the settings can be bound too: to another handle of the same socket.
+/// A copy of the settings can also be bound, to another handle of the same socket.
 #[test]
 fn settings_with_a_socket_are_copied() {
     let identity = Identity::new();

@@ -14,14 +14,14 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Spans that are open, and all events, each with the fields of the span that it is in.
+/// Open spans, and all events, each with the fields of its span.
 struct Collector {
     spans: Mutex<Vec<Option<String>>>,
     events: Mutex<Vec<Noted>>,
     closed: AtomicU64,
 }
 
-/// An event, and the span that it is in.
+/// An event and its span.
 #[derive(Clone, Debug)]
 struct Noted {
     span: String,
@@ -98,7 +98,7 @@ impl Subscriber for &'static Collector {
     }
 }
 
-/// The events of one side, without those whose moment depends on time.
+/// The events of one side, except those that depend on timing.
 fn events(side: &str) -> Vec<Noted> {
     let events = COLLECTOR.events.lock().unwrap();
     let of_side = events

@@ -1,4 +1,4 @@
-//! The time of single connections.
+//! The time used by single connections.
 #![expect(clippy::unwrap_used, reason = "a test's way to fail")]
 
 mod common;
@@ -19,7 +19,7 @@ fn endpoints(accounting: bool) -> (Endpoint, Endpoint) {
     )
 }
 
-/// A connection whose server sends back what it gets.
+/// A connection whose server echoes what it receives.
 async fn connect(server: &Endpoint, client: &Endpoint) -> (Connection, Connection) {
     let connecting = client
         .connect(server.local_addr().unwrap(), "localhost")
@@ -56,8 +56,8 @@ fn total(stages: &Stages) -> u64 {
 
 #[tokio::test]
 async fn connections_together_take_at_most_what_their_worker_took() {
-    // Ten times the bytes are ten times the work, but what else the machine does counts as well
-    // where it interrupts a stage: then again.
+    // Ten times the bytes are ten times the work, but other load counts too if it interrupts a
+    // stage: if so, try again.
     for _ in 0..20 {
         let [large, small] = of_connections().await;
         if large > 2 * small {
@@ -140,7 +140,7 @@ async fn a_connection_is_measured_where_its_endpoint_is_not() {
     }
     assert_eq!(total(&server.stages()), 0);
     far.measure_stages(false);
-    // The worker may be about to end a send call that it began before.
+    // The worker may be about to finish a send call that it began earlier.
     exchange(&near, 1000).await;
     let before = total(&far.stages());
     exchange(&near, 500_000).await;
@@ -212,7 +212,7 @@ async fn a_task_divides_its_time_among_stages() {
         assert!(of(stage) >= took, "{}", stage.name());
         assert!(server_of(stage) >= of(stage), "{}", stage.name());
     }
-    // This thread is none of the workers'.
+    // This thread is not a worker's.
     let before = server_of(Stage::Http);
     busy();
     far.mark_stage(Stage::Http);

@@ -1,4 +1,4 @@
-//! Data over streams: what is written is what is read, by every way in and out.
+//! Data over streams: what is written is what is read, through every way in and out.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
@@ -18,7 +18,7 @@ use squall::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Answers every bidirectional stream with what it says.
+/// Echoes every bidirectional stream.
 async fn echo(connection: Connection) {
     while let Ok((mut send, mut recv)) = connection.accept_bi().await {
         tokio::spawn(async move {
@@ -43,7 +43,7 @@ async fn echo_of_a_few_bytes() {
         b"hello, world"
     );
     assert_eq!(within(send.stopped()).await.unwrap(), None);
-    // After the end there is the end.
+    // Reading after the end returns the end again.
     assert_eq!(within(recv.read(&mut [0; 4])).await.unwrap(), None);
     assert_eq!(send.finish().unwrap_err(), WriteError::Closed);
 }
@@ -74,7 +74,7 @@ async fn ten_streams_of_ten_megabytes_each_way() {
     }
     let stats = pair.server.stats();
     assert!(stats.udp.bytes_received > 10 * LEN as u64);
-    // Once a run and once a round, and not once a packet: where datagrams come in bundles.
+    // Once per run and round rather than once per packet, if datagrams come in bundles.
     if pair.server.limits().gro && pair.client.limits().gso_segments > 1 {
         assert!(stats.locks < stats.udp.datagrams_received / 2, "{stats:?}");
     }
@@ -159,7 +159,7 @@ async fn the_last_writes_arrive_after_a_finished_stream_was_dropped() {
     assert!(within(recv.read_to_end(1_000_000)).await.unwrap() == data);
 }
 
-/// What waits unread on later streams does not keep the first one's rest out.
+/// Unread data on later streams does not block the rest of the first one.
 #[tokio::test]
 async fn streams_may_be_read_one_after_the_other() {
     let pair = Pair::new().await;
@@ -196,7 +196,7 @@ async fn a_stream_that_was_cut_off_never_looks_whole() {
     within(AsyncReadExt::read_to_end(&mut recv, &mut Vec::new()))
         .await
         .unwrap_err();
-    // Nor does who gave it up wait for its delivery for ever.
+    // Nor does the end that gave it up wait for its delivery for ever.
     assert_eq!(within(send.stopped()).await, Err(WriteError::Closed));
 
     let mut send = within(pair.near.open_uni()).await.unwrap();
@@ -219,7 +219,7 @@ async fn a_full_send_buffer_suspends_the_writer() {
     let mut send = within(pair.near.open_uni()).await.unwrap();
     let data = pattern(1_000_000, 5);
     let mut written = 0;
-    // The stream is not read: the writer stops when both buffers are full and stays there.
+    // The stream is not read: the writer stops when both buffers are full and stays blocked.
     while let Ok(n) =
         tokio::time::timeout(Duration::from_millis(300), send.write(&data[written..])).await
     {
@@ -361,7 +361,7 @@ async fn without_offloads_all_is_the_same() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn offload_that_fails_in_the_field_heals_without_a_loss() {
-    // On a busy machine the error may meet a late acknowledgement, which it costs: then again.
+    // On a busy machine the error may hit a late acknowledgement instead: if so, try again.
     for _ in 0..10 {
         let Some((udp, lost)) = with_offload_that_fails().await else {
             return; // nothing to fail
@@ -374,12 +374,12 @@ async fn offload_that_fails_in_the_field_heals_without_a_loss() {
     panic!("no bundle met the error");
 }
 
-/// Has a client's bundle fail within a transfer; its counters, and how many packets were lost.
-/// `None` where there are no bundles.
+/// Makes a client's bundle fail within a transfer; returns its counters, and how many packets were
+/// lost. `None` where there are no bundles.
 #[cfg(target_os = "linux")]
 async fn with_offload_that_fails() -> Option<(squall::SocketStats, u64)> {
     const EIO: i32 = 5;
-    // Never more on the way than the smallest of receive buffers holds.
+    // Never more in flight than the smallest receive buffer holds.
     let narrow = TransportConfig::default()
         .initial_window(150_000)
         .receive_window(150_000);
@@ -387,8 +387,8 @@ async fn with_offload_that_fails() -> Option<(squall::SocketStats, u64)> {
     if pair.client.limits().gso_segments == 1 {
         return None;
     }
-    // One transfer first: afterwards the connection is quiet, and the next call that sends has a
-    // bundle in front.
+    // One transfer first: afterwards the connection is quiet, and the next send call begins with a
+    // bundle.
     for round in 0..2 {
         let data = Bytes::from(pattern(2_000_000, round));
         let mut send = within(pair.near.open_uni()).await.unwrap();
@@ -411,7 +411,7 @@ async fn with_offload_that_fails() -> Option<(squall::SocketStats, u64)> {
     Some((pair.client.stats().udp, pair.near.stats().packets_lost))
 }
 
-/// The traits of runtimes other than tokio (futures-io) do the same.
+/// The traits of runtimes other than tokio (futures-io) work the same way.
 #[tokio::test]
 async fn streams_speak_the_traits_of_other_runtimes() {
     use futures_io::{AsyncRead, AsyncWrite};
@@ -454,7 +454,7 @@ async fn streams_speak_the_traits_of_other_runtimes() {
     assert!(all == sent);
 }
 
-/// The outcome is waited for beside writes, by several tasks, and after the stream is dropped.
+/// The outcome can be awaited during writes, by several tasks, and after the stream is dropped.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outcome_has_many_who_wait_for_it() {
     let pair = Pair::new().await;
@@ -476,7 +476,7 @@ async fn an_outcome_has_many_who_wait_for_it() {
     }
     assert_eq!(within(late).await, Ok(None));
 
-    // Dropping an unfinished stream is a reset by this end; a peer's word is heard before it.
+    // Dropping an unfinished stream is a reset by this end; a peer's stop that came first counts.
     let mut send = pair.near.open_uni().await.unwrap();
     send.write_all(b"some").await.unwrap();
     let outcome = tokio::spawn(send.stopped());
@@ -495,7 +495,7 @@ async fn an_outcome_has_many_who_wait_for_it() {
     })
     .await;
     assert_eq!(within(outcome).await.unwrap(), Ok(Some(9)));
-    // The end of the connection is an outcome too.
+    // The end of the connection is also an outcome.
     let outcome = pair.near.open_uni().await.unwrap().stopped();
     assert_eq!(within(outcome).await, Err(WriteError::Closed));
     let send = pair.near.open_uni().await.unwrap();

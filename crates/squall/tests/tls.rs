@@ -1,4 +1,4 @@
-//! TLS configurations from PEM files: what works connects, and what is wrong with a file is said in
+//! TLS configurations from PEM files: valid ones connect, and a problem with a file is reported in
 //! one line that names it.
 #![expect(clippy::unwrap_used, reason = "a test's way to fail")]
 
@@ -34,7 +34,7 @@ nZjF6j0cO/tjXzwwXX3peMA40jLZ9CraeqrdxR2ilV4=
 -----END EC PRIVATE KEY-----
 ";
 
-/// A folder of the test that goes with it.
+/// A test's folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -84,7 +84,7 @@ impl Authority {
     }
 }
 
-/// A handshake and a stream; what the server knows about the client.
+/// Makes a handshake and a stream; returns what the server knows about the client.
 async fn connect(
     server: rustls::ServerConfig,
     client: rustls::ClientConfig,
@@ -138,7 +138,7 @@ async fn files_of_an_authority_connect_with_and_without_client_certificates() {
     let with_alice = tls::mutual_client(trusted(), alice, PROTOCOLS).unwrap();
     assert_eq!(connect(mutual.clone(), with_alice).await, Ok(1));
 
-    // Without a certificate, or with one of another authority, there is no connection.
+    // Without a certificate, or with one from another authority, there is no connection.
     assert!(connect(mutual.clone(), client).await.is_err());
     let (certificate, key) = other.signs("mallory");
     let mallory = folder.write("mallory.pem", format!("{certificate}{key}"));
@@ -260,7 +260,7 @@ fn damage_in_a_file_is_one_line() {
     let cut = folder.write("cut.key", key_text.replace("MI", "!!"));
     assert!(line(Identity::from_pem(&good, &cut), &cut).starts_with("its PEM is damaged: "));
 
-    // Base64 of what is no certificate, and no key.
+    // Base64 of something that is neither a certificate nor a key.
     let odd = "-----BEGIN CERTIFICATE-----\nMAMCAQE=\n-----END CERTIFICATE-----\n";
     let second = folder.write("second.pem", format!("{certificate}{odd}"));
     for result in [
@@ -292,8 +292,8 @@ fn der_that_does_not_fit_is_refused_too() {
     assert!(tls::mutual_server(identity, nobody, PROTOCOLS).is_err());
 }
 
-/// The platform's roots are read from the file that this variable names, here as on OpenSSL's
-/// systems.
+/// The platform's roots are read from the file that this variable names, as on systems with
+/// OpenSSL.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_platforms_verifier_accepts_what_the_platform_trusts() {
@@ -303,7 +303,7 @@ fn the_platforms_verifier_accepts_what_the_platform_trusts() {
     for (authority, works) in [(&trusted, true), (&other, false)] {
         let (certificate, key) = authority.signs("localhost");
         folder.write("server.pem", format!("{certificate}{key}"));
-        // A process of its own: the variable holds for all of a process.
+        // A separate process, since the variable applies to a whole process.
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "in_a_child_of_the_platforms_test"])
             .env("SSL_CERT_FILE", &roots)

@@ -15,7 +15,7 @@ use squall::{
     ReadDatagram, RecvStream, SendDatagram, SendStream, TransportConfig,
 };
 
-/// What an adaptor to a trait of `poll_…` functions keeps between its calls.
+/// What an adaptor to a trait with `poll_…` functions keeps between calls.
 struct Adaptor {
     connection: Connection,
     accepting: Option<AcceptBi>,
@@ -165,7 +165,7 @@ async fn watching_for_the_end_does_not_put_it_off() {
     };
     assert_eq!(within(far.closed()).await, expected(true));
     assert_eq!(within(watching).await.unwrap(), expected(false));
-    // As often as it is asked.
+    // Every time it is asked.
     assert_eq!(within(&mut end).await, expected(false));
     assert_eq!(within(&mut end).await, expected(false));
 }
@@ -199,7 +199,7 @@ async fn a_future_that_is_over_is_never_ready_again() {
     let first = Pin::new(&mut opening).poll(&mut cx);
     assert!(matches!(first, Poll::Ready(Ok(_))));
     assert!(Pin::new(&mut opening).poll(&mut cx).is_pending());
-    // Nor does it hold the connection.
+    // It does not hold the connection either.
     let Pair {
         near,
         far,

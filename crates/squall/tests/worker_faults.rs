@@ -1,5 +1,5 @@
-//! What the operating system may do to a worker, and what the worker makes of it: the endpoint
-//! lives on, or says why not.
+//! Faults that the operating system may cause in a worker: the endpoint lives on, or reports why
+//! not.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -40,8 +40,8 @@ fn client(identity: &Identity) -> Endpoint {
     Builder::new(ANY).client(config).bind().unwrap()
 }
 
-/// Both ends of a new connection. Attempts of other clients, which tests leave behind half way, are
-/// passed over.
+/// Both ends of a new connection. Unfinished attempts of other clients, left behind by tests, are
+/// skipped.
 async fn connect(client: &Endpoint, server: &Endpoint) -> (Connection, Connection) {
     let connecting = client.connect(server.local_addr().unwrap(), "localhost");
     let accepting = async {
@@ -71,8 +71,7 @@ async fn deliver(from: &Connection, to: &Connection) {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_errno_of_a_send_ends_a_worker_while_there_is_a_socket() {
     let pair = Pair::new().await;
-    // 133 is the last error number of Linux; EINTR, EAGAIN are about the call and not about the
-    // datagram.
+    // 133 is the last error number of Linux; EINTR and EAGAIN concern the call, not the datagram.
     let odd = (1..=133).filter(|errno| ![4, EAGAIN, EBADF, 14, 88].contains(errno));
     for errno in odd.clone() {
         pair.server.inject_send_error(errno);
@@ -95,11 +94,11 @@ async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
         deliver(&pair.far, &pair.near).await;
         let before = pair.server.stats();
         pair.server.inject_recv_error(errno);
-        // Datagrams: what is sent needs no acknowledgement.
+        // Datagrams, so that nothing sent needs an acknowledgement.
         let received = async {
             for _ in 0..20 {
                 pair.far.send_datagram(Bytes::from_static(b"on")).unwrap();
-                // What comes makes the socket readable all the time.
+                // Arriving data keeps the socket readable all the time.
                 pair.near.send_datagram(Bytes::from_static(b"in")).unwrap();
                 pair.near.read_datagram().await.unwrap();
             }
@@ -116,7 +115,7 @@ async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
         let began = std::time::Instant::now();
         tokio::time::sleep(Duration::from_millis(300)).await;
         let after = pair.server.stats();
-        // An attempt passes over errors that look like ICMP's 16 times.
+        // An attempt skips errors that look like ICMP's up to 16 times.
         let attempts = after.udp.errors.of(errno).receives - before.udp.errors.of(errno).receives;
         let elapsed = began.elapsed().as_millis() as u64;
         let most = 16 * (12 + elapsed / 1000 + 7);
@@ -150,7 +149,7 @@ async fn a_datagram_that_would_block_for_ever_is_given_up() {
             stats.turns - before.turns,
         )
     };
-    // Every attempt to send fails, though the socket has all its room.
+    // Every attempt to send fails, although the socket is empty.
     within(async {
         while refused().0 < 3 {
             for _ in 0..10_000 {
@@ -168,10 +167,10 @@ async fn a_datagram_that_would_block_for_ever_is_given_up() {
     assert_eq!(pair.server.stats().worker_ends, 0);
 }
 
-/// Breaks the socket of the worker that `connection` lives on, and no other's.
+/// Breaks only the socket of the worker that `connection` lives on.
 async fn break_worker(server: &Endpoint, connection: &Connection) {
     server.inject_worker_send_error(connection.worker(), EBADF);
-    // Whatever is sent next meets the error.
+    // The next send hits the error.
     if let Ok(mut send) = connection.open_uni().await {
         let _ = send.write_all(b"x").await;
     }
@@ -193,10 +192,10 @@ async fn on_each(
     found.into_iter().flatten().collect()
 }
 
-/// Each worker's datagrams come to its own socket.
+/// Checks that each worker's datagrams arrive at its own socket.
 async fn are_steered(server: &Endpoint, connections: &[(Connection, Connection)]) {
     let forwarded = || server.stats().runs_forwarded;
-    // What waited in the sockets' queues while a worker was down may have to be handed over.
+    // Datagrams that waited in sockets' queues while a worker was down may have to be forwarded.
     for (near, far) in connections {
         deliver(near, far).await;
     }
@@ -238,7 +237,7 @@ async fn an_endpoint_outlives_a_worker_and_gets_it_back() {
     };
     assert_eq!(error.raw_os_error(), Some(EBADF));
     assert_eq!(server.worker_stats()[1].worker_ends, 1);
-    // Its connections say why they ended, the others never noticed.
+    // Its connections report why they ended; the others did not notice.
     let CloseReason::Transport {
         reason,
         remote: false,
@@ -253,7 +252,7 @@ async fn an_endpoint_outlives_a_worker_and_gets_it_back() {
         deliver(near, far).await;
         deliver(far, near).await;
     }
-    // The peer of an ended connection is told by whoever stands in.
+    // The peer of an ended connection is told by the worker that stands in.
     if let Ok(mut send) = connections[1].0.open_uni().await {
         let _ = send.write_all(b"anybody?").await;
     }
@@ -274,7 +273,7 @@ async fn an_endpoint_outlives_a_worker_and_gets_it_back() {
     server.restart_worker(1).unwrap();
     let again = on_each(&client, &server, WORKERS).await;
     are_steered(&server, &again).await;
-    // And it may happen again, to another one.
+    // It may happen again, to another one.
     break_worker(&server, &again[0].1).await;
     assert_eq!(within(server.worker_ended()).await.unwrap().worker, 0);
     server.restart_worker(0).unwrap();
@@ -337,7 +336,7 @@ async fn an_endpoint_of_one_worker_says_so_and_starts_anew_on_its_port() {
     let (server, client, other) = (server(&identity, 1), client(&identity), client(&identity));
     let address = server.local_addr().unwrap();
     let (near, far) = connect(&client, &server).await;
-    // Neither an attempt nor who waits for one outlives it.
+    // Neither an attempt nor a task that waits for one outlives it.
     let stale = other.connect(address, "localhost").unwrap();
     let attempt = within(server.accept()).await.unwrap();
     break_worker(&server, &far).await;
@@ -353,7 +352,7 @@ async fn an_endpoint_of_one_worker_says_so_and_starts_anew_on_its_port() {
         "of an earlier life"
     );
     drop(stale);
-    // What the peer of the old connection sends is answered with a reset.
+    // Packets from the peer of the old connection are answered with a reset.
     if let Ok(mut send) = near.open_uni().await {
         let _ = send.write_all(b"anybody?").await;
     }
@@ -365,7 +364,7 @@ async fn an_endpoint_of_one_worker_says_so_and_starts_anew_on_its_port() {
     within(server.wait_idle()).await;
 }
 
-/// A certificate resolver with a defect.
+/// A faulty certificate resolver.
 #[derive(Debug)]
 struct Panics {
     armed: AtomicBool,
@@ -422,19 +421,19 @@ async fn a_panic_in_a_callback_is_the_end_of_a_worker_and_not_of_the_endpoint() 
     on_each(&client, &server, WORKERS).await;
 }
 
-/// Keeps the warnings and errors of all tests of this process, each with its fields in one string.
+/// Collects warnings and errors of all tests of this process, each with its fields in one string.
 struct Warnings(Mutex<Vec<String>>);
 
 static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
 
 impl Warnings {
-    /// From here on warnings are kept.
+    /// From here on, warnings are collected.
     fn keep() {
         static SET: Once = Once::new();
         SET.call_once(|| tracing::subscriber::set_global_default(&WARNINGS).unwrap());
     }
 
-    /// Those that name this.
+    /// The warnings that mention this.
     fn naming(what: &str) -> Vec<String> {
         let all = WARNINGS.0.lock().unwrap();
         all.iter()
@@ -476,7 +475,7 @@ async fn refused_sends_are_warned_about_once_a_minute() {
     Warnings::keep();
     let pair = Pair::new().await;
     let local = format!("local={} ", pair.server.local_addr().unwrap());
-    // A firewall's refusal is nothing unusual.
+    // A firewall's refusal is not unusual.
     for (errno, warnings) in [(EACCES, 0), (ENOKEY, 1), (ENOKEY, 1), (89, 1)] {
         pair.server.inject_send_error(errno);
         deliver(&pair.far, &pair.near).await;
@@ -515,8 +514,8 @@ async fn qlogs_that_cannot_be_opened_are_counted_and_reported_once() {
     deliver(&near, &far).await;
 }
 
-/// What the kernel does to datagrams to 127.0.0.5: 20 Mbit/s, with a queue longer than a small send
-/// buffer.
+/// The kernel's treatment of datagrams to 127.0.0.5: 20 Mbit/s, with a queue longer than a small
+/// send buffer.
 const SHAPED: &str = "
     ip link set lo mtu 1500
     tc qdisc add dev lo root handle 1: htb
@@ -525,8 +524,8 @@ const SHAPED: &str = "
     tc filter add dev lo parent 1: protocol ip u32 match ip dst 127.0.0.5/32 flowid 1:5
 ";
 
-/// A server with a small send buffer, and a client behind the shaped link that has asked for data
-/// without end.
+/// A server with a small send buffer, and a client behind the shaped link that has asked for
+/// endless data.
 struct Shaped {
     server: Endpoint,
     _client: Endpoint,
@@ -563,7 +562,7 @@ impl Shaped {
         self.server.stats().udp.datagrams_sent
     }
 
-    /// Waits until so many more datagrams have been sent.
+    /// Waits until this many more datagrams have been sent.
     async fn send_more(&self, datagrams: u64) {
         let before = self.sent();
         within(async {
@@ -597,7 +596,7 @@ async fn a_full_socket_needs_no_new_descriptor() {
     let after = shaped.server.stats().udp;
     let blocked = after.send_blocked - before.send_blocked;
     assert!(blocked > 10, "{blocked}");
-    // When the system says that there is room, there is.
+    // When the system reports room, there is room.
     assert_eq!(after.errors.of(EAGAIN).sends, 0);
     assert_eq!(shaped.server.stats().worker_ends, 0);
     assert_eq!(
@@ -606,8 +605,8 @@ async fn a_full_socket_needs_no_new_descriptor() {
     );
 }
 
-/// Always has something for the server to receive, Initials that do not open, but never so much
-/// that the kernel drops what comes from others.
+/// Keeps the server receiving Initials that do not open, but never so many that the kernel drops
+/// others' datagrams.
 fn flood(server: &Endpoint, stop: &AtomicBool) {
     const WAITING: u64 = 600;
     let socket = Socket::bind(ANY, &Options::default()).unwrap();
@@ -630,8 +629,8 @@ fn flood(server: &Endpoint, stop: &AtomicBool) {
             for initial in slot[..12_000].chunks_exact_mut(1200) {
                 n += 1;
                 initial.fill(0x55);
-                // An Initial of version 1 with an id of its own, no other id, no token, and 1180
-                // bytes that do not open.
+                // A version 1 Initial with a unique destination id, no source id, no token, and
+                // 1180 bytes that do not open.
                 initial[..7].copy_from_slice(&[0xc0, 0, 0, 0, 1, 8, 0]);
                 initial[6..14].copy_from_slice(&n.to_be_bytes());
                 initial[14..18].copy_from_slice(&[0, 0, 0x44, 0x9e]);
@@ -661,7 +660,7 @@ async fn a_flood_does_not_keep_a_full_socket_from_being_tried_again() {
         let (server, stop) = (shaped.server.clone(), Arc::clone(&stop));
         move || flood(&server, &stop)
     });
-    // From here on there is always something to receive.
+    // From here on, there is always something to receive.
     let received = || shaped.server.stats().udp.datagrams_received;
     let before = received();
     within(async {
@@ -675,8 +674,8 @@ async fn a_flood_does_not_keep_a_full_socket_from_being_tried_again() {
     let after = shaped.server.stats();
     let turns = after.turns - before.turns;
     let blocked = after.udp.send_blocked - before.udp.send_blocked;
-    // In most turns, of which there are 200 to 2,000. Left alone until the system reports room,
-    // which it does to a worker that sleeps, it was tried two dozen times.
+    // In most turns, of which there are 200 to 2,000. When it was left alone until the system
+    // reported room, which it does to a sleeping worker, it was tried two dozen times.
     assert!(blocked > turns / 4, "{blocked} attempts in {turns} turns");
     stop.store(true, Ordering::Relaxed);
     flooder.join().unwrap();

@@ -1,4 +1,4 @@
-//! Several workers on one port: who serves whom, and that nobody notices.
+//! Several workers on one port: who serves whom, unnoticed by applications.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -50,7 +50,7 @@ async fn echo(mut send: SendStream, mut recv: RecvStream) {
             return;
         }
     }
-    // Told by the peer, should it have stopped the stream.
+    // Fails if the peer has stopped the stream.
     let _ = send.finish();
 }
 
@@ -74,7 +74,7 @@ async fn ask(connection: &Connection, len: usize, seed: u64) {
     assert!(back.unwrap() == sent, "what came back is not what was sent");
 }
 
-/// A task for each connection, as most programs have it, does not take the connections' turns.
+/// One task per connection, as in most programs, does not disturb the connections' turns.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clients_connections_are_shared_by_its_workers() {
     let identity = Identity::new();
@@ -121,7 +121,7 @@ async fn a_thousand_connections_are_shared_by_two_workers() {
     let counts: Vec<u64> = stats.iter().map(|worker| worker.connections).collect();
     assert_eq!(counts.iter().sum::<u64>(), 1000);
     assert!(counts.iter().all(|n| (400..=600).contains(n)), "{counts:?}");
-    // The kernel steers: what came to the wrong worker is the exception that GRO makes.
+    // The kernel steers: only GRO brings datagrams to the wrong worker.
     let runs: u64 = stats.iter().map(|worker| worker.runs_received).sum();
     let forwarded: u64 = stats.iter().map(|worker| worker.runs_forwarded).sum();
     assert!(forwarded * 20 < runs, "{forwarded} of {runs}");
@@ -145,7 +145,7 @@ async fn connections_stay_with_their_worker_when_the_clients_port_changes() {
             within(ask(&connection, 100_000, seed * 8 + part)).await;
         }
         assert!(connection.close_reason().is_none());
-        // What the server sent under an id that it has retired since is the client's all the same.
+        // Packets that the server sent under an id retired since then still belong to the client.
         assert_eq!(client.stats().responses, 0);
     }
     assert!(proxy.counts.rebound.load(Ordering::Relaxed) > 8);
@@ -154,9 +154,8 @@ async fn connections_stay_with_their_worker_when_the_clients_port_changes() {
     assert_eq!((stats.responses, stats.forwards_dropped), (0, 0));
 }
 
-/// Passes what 100 connections of one client send to the server in bundles, in which datagrams of
-/// several connections lie side by side, as a network card's receive offload makes them of one
-/// flow.
+/// Forwards what 100 connections of one client send to the server in bundles that mix datagrams of
+/// several connections, as a network card's receive offload makes them from one flow.
 struct Merger {
     address: std::net::SocketAddr,
     stop: Arc<AtomicBool>,
@@ -200,7 +199,7 @@ impl Drop for Merger {
     }
 }
 
-/// Sends on what has come, neighbours of one size as one bundle. Returns where it came from.
+/// Forwards what has arrived, neighbours of one size as one bundle. Returns where it came from.
 fn pass(from: &Socket, to: &Socket, remote: std::net::SocketAddr) -> Option<std::net::SocketAddr> {
     let mut came_from = None;
     let mut datagrams: Vec<Vec<u8>> = Vec::new();
@@ -259,13 +258,13 @@ async fn bundles_of_many_connections_are_taken_apart() {
     assert_eq!(stats.forwards_dropped, 0);
 }
 
-/// Address-validation tokens and session tickets are good at every worker.
+/// Address-validation tokens and session tickets are valid at every worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_and_tickets_are_good_at_the_other_worker() {
     let identity = Identity::new();
     let config = identity.server(ALPN, TransportConfig::default());
     let builder = Builder::new(ANY).server(config).workers(WORKERS);
-    // Whoever has no token is sent a Retry.
+    // A client without a token is sent a Retry.
     let builder = builder.retry_from(0);
     let server = builder.bind().unwrap();
     let client = client(&identity);
@@ -276,7 +275,7 @@ async fn tokens_and_tickets_are_good_at_the_other_worker() {
         let connecting = client.connect(address, "localhost").unwrap();
         let accepting = async {
             let incoming = server.accept().await.unwrap();
-            // Retried or with a token of the last connection: an address is never taken on trust.
+            // Retried or with a token of the last connection: an address is never simply trusted.
             assert!(incoming.remote_address_validated());
             let retried = !incoming.may_retry();
             (retried, incoming.await.unwrap())
@@ -294,7 +293,7 @@ async fn tokens_and_tickets_are_good_at_the_other_worker() {
             others += 1;
         }
         last = Some(far.worker());
-        // Tickets and tokens are there when what was sent behind them is.
+        // Tickets and tokens have arrived once data sent after them has.
         let (mut send, _recv) = far.open_bi().await.unwrap();
         send.write_all(b"!").await.unwrap();
         let (_send, mut recv) = within(near.accept_bi()).await.unwrap();
@@ -303,7 +302,7 @@ async fn tokens_and_tickets_are_good_at_the_other_worker() {
     assert!(others > 0, "every connection came to the same worker");
 }
 
-/// Passes datagrams between a client and a server, and notes the destination ids of the short
+/// Forwards datagrams between a client and a server, and records the destination ids of the short
 /// headers that the client sends (RFC 9000 §17.3): the `len` bytes after the first.
 async fn watch(
     relay: Arc<tokio::net::UdpSocket>,
@@ -383,7 +382,7 @@ async fn quic_lb_ids_name_the_server_and_the_worker() {
     assert!(refused.unwrap_err().to_string().contains("encode_length"));
 }
 
-/// So many connections, both ends of each.
+/// This many connections, both ends of each.
 async fn connect(
     client: &Endpoint,
     server: &Endpoint,
@@ -413,14 +412,14 @@ async fn connections_to_one_peer_share_messages_but_not_across_its_workers() {
         .unwrap();
     let pairs = connect(&client, &server, CONNECTIONS).await;
     let datagram = Bytes::from(vec![7; 500]);
-    // The client's workers take connections in turns: those of one worker follow each other.
+    // The client's workers take connections in turn: group those of one worker.
     let (one, other) = (pairs.iter().step_by(2), pairs.iter().skip(1).step_by(2));
     let senders: Vec<Connection> = one.chain(other).map(|(_, far)| far.clone()).collect();
     let (before, forwarded) = (server.stats().udp, client.stats().runs_forwarded);
     for _ in 0..20 {
         let (senders, datagram) = (senders.clone(), datagram.clone());
         let sent = datagram.clone();
-        // On the server's worker, which sends nothing before this is over.
+        // On the server's worker, which sends nothing until this is done.
         let sending = pairs[0].1.spawn(async move {
             for sender in &senders {
                 sender.send_datagram(datagram.clone()).unwrap();
@@ -448,7 +447,7 @@ async fn acknowledgements_of_many_connections_have_one_length() {
     /// A header of 11 bytes, 22 of ACK, and the tag.
     const LENGTH: u64 = 49;
     let identity = Identity::new();
-    // RFC 9000 §13.2.2: two packets are reason enough for an acknowledgement.
+    // RFC 9000 §13.2.2: two packets are enough for an acknowledgement.
     let transport = || TransportConfig::default().ack_frequency(AckFrequencyRequest::Nothing);
     let server = Builder::new(ANY)
         .server(identity.server(ALPN, transport()))
@@ -465,7 +464,7 @@ async fn acknowledgements_of_many_connections_have_one_length() {
             .map(|one| (one.datagrams_sent, one.bytes_sent))
             .collect()
     };
-    // On a busy machine a round takes longer than a rate is known.
+    // On a busy machine a round outlasts the rate's validity.
     for _ in 0..500 {
         let before = sent();
         let senders: Vec<Connection> = pairs.iter().map(|(_, far)| far.clone()).collect();

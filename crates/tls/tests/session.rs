@@ -1,5 +1,5 @@
-//! Handshakes between two sessions in memory. Material counts as equal on both sides when what one
-//! side's local keys protect, the other side's remote keys open.
+//! Handshakes between two sessions in memory. Key material counts as equal on both sides if one
+//! side's remote keys open what the other side's local keys protect.
 
 #![expect(clippy::unwrap_used, reason = "a test's way to fail")]
 
@@ -21,7 +21,7 @@ use squall_tls::{Alert, Error, KeyChange, LevelMaterial, Secrets, Session};
 const VERSION_1: u32 = 1;
 const VERSION_2: u32 = 0x6b33_43cf;
 
-/// An authority and a certificate of it for "server.test".
+/// An authority and its certificate for "server.test".
 struct Pki {
     authority: CertificateDer<'static>,
     leaf: CertificateDer<'static>,
@@ -82,7 +82,7 @@ fn server_name() -> ServerName<'static> {
     "server.test".try_into().unwrap()
 }
 
-/// One end and what its handshake gave.
+/// One end and what its handshake produced.
 struct End {
     session: Session,
     handshake: Option<LevelMaterial>,
@@ -98,7 +98,7 @@ impl End {
         }
     }
 
-    /// Writes until nothing more comes; one entry for each level that had bytes.
+    /// Writes until nothing is left; one entry for each level that had bytes.
     fn flush(&mut self) -> Vec<Vec<u8>> {
         let mut levels = Vec::new();
         loop {
@@ -205,7 +205,7 @@ fn assert_level_agrees(a: &LevelMaterial, b: &LevelMaterial) {
             (&receiver.remote.packet, &receiver.remote.header),
         ));
     }
-    // The directions differ, or the check above would be worth little.
+    // The directions must differ, or the check above would prove little.
     assert!(!agree(
         (&a.local.packet, &a.local.header),
         (&b.local.packet, &b.local.header),
@@ -234,7 +234,7 @@ fn full_handshake(version: u32, provider: &Arc<CryptoProvider>) {
             end.session.peer_transport_parameters(),
             Some(&peer_parameters[..])
         );
-        // The provider's first choice; a built-in provider is tested for its own.
+        // The provider's first choice; a built-in provider is tested for its own first choice.
         assert_eq!(end.session.key_exchange_group(), Some(first_group));
         assert_eq!(end.session.handshake_kind(), Some(HandshakeKind::Full));
     }
@@ -474,7 +474,7 @@ fn sessions_move_between_threads() {
     sendable::<Secrets>();
 }
 
-/// Runs a handshake of both configurations in these versions; says whether it was resumed.
+/// Runs a handshake of both configurations in these versions; returns whether it was resumed.
 fn kind_in(
     client: &Arc<ClientConfig>,
     server: &Arc<ServerConfig>,
@@ -505,11 +505,11 @@ fn tickets_stay_in_their_version() {
     let (client, server) = fresh();
     assert_eq!(kind_in(&client, &server, VERSION_1, v1), full);
     assert_eq!(kind_in(&client, &server, VERSION_1, v1), resumed);
-    // A client in version 2 shows no ticket of version 1, a server in version 2 takes none.
+    // A client in version 2 presents no ticket of version 1, a server in version 2 accepts none.
     assert_eq!(kind_in(&client, &server, VERSION_2, v1), full);
     let v2 = [VERSION_2; 2];
     assert_eq!(kind_in(&client, &server, VERSION_1, v2), full);
-    // A server that has changed to version 2 takes a ticket of version 1 and gives none.
+    // A server that has changed to version 2 accepts a ticket of version 1 and issues none.
     let (client, server) = fresh();
     let changed = [VERSION_1, VERSION_2];
     assert_eq!(kind_in(&client, &server, VERSION_1, changed), full);

@@ -1,9 +1,9 @@
-//! What the kernel takes to send a message of datagrams over loopback, delivery to the receiving
-//! socket included: by bundle, by datagram and by byte, and whether the memory or the socket's
-//! buffer make a difference (`docs/measuring/kernel.md`).
+//! What it costs the kernel to send a message of datagrams over loopback, including delivery to the
+//! receiving socket: per bundle, per datagram and per byte, and whether the memory or the socket's
+//! buffer makes a difference (`docs/measuring/kernel.md`).
 //!
-//! One thread sends, another one receives without sleeping, so that nobody is woken. The figures
-//! are the sender's CPU time, medians of interleaved rounds.
+//! One thread sends, another receives without sleeping, so that no thread is woken. The figures are
+//! the sender's CPU time, medians of interleaved rounds.
 #![cfg_attr(not(target_os = "linux"), allow(unused))]
 
 #[cfg(target_os = "linux")]
@@ -164,7 +164,7 @@ mod linux {
             // SAFETY: the aligned part of the mapping is MEMORY bytes long at least, and nobody
             // else knows of it.
             unsafe {
-                // Where the kernel has no huge pages, the rows are the same.
+                // If the kernel has no huge pages, the rows are the same.
                 libc::madvise(start.cast(), MEMORY, advice);
                 start.write_bytes(7, MEMORY);
             }
@@ -172,7 +172,7 @@ mod linux {
         }
     }
 
-    /// A socket that is always empty soon.
+    /// A socket that is soon emptied again.
     struct Receiver {
         port: u16,
         ends: Arc<AtomicBool>,
@@ -194,7 +194,7 @@ mod linux {
                 pin(0);
                 let mut buffer = vec![0; 65_536];
                 while !end.load(Ordering::Relaxed) {
-                    // Nothing is there yet, or there is more.
+                    // Nothing has arrived yet, or there is more.
                     let _ = socket.recv(&mut buffer);
                 }
             });
@@ -215,7 +215,7 @@ mod linux {
         }
     }
 
-    /// Sends messages; returns the CPU time of one, in nanoseconds.
+    /// Sends messages; returns the CPU time per message, in nanoseconds.
     fn send(case: &Case, memory: &Memory, receiver: &Receiver) -> io::Result<f64> {
         pin(1);
         let socket = UdpSocket::bind("127.0.0.1:0")?;
@@ -258,7 +258,7 @@ mod linux {
         time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
     }
 
-    /// Keeps this thread on a core of its own, where there is one.
+    /// Pins this thread to its own core, if there is one.
     fn pin(core: usize) {
         // SAFETY: a set of cores is plain data; the calls read and write it only.
         unsafe {

@@ -36,7 +36,7 @@ fn bundles_cross_byte_exact_and_stay_bundles() {
     assert!(datagrams(&got) == expected, "the datagrams differ");
     assert_eq!(got[0].path.remote, reachable(&a));
     if gso && b.limits().gro {
-        // Loopback hands a GSO bundle to a GRO socket whole.
+        // Loopback hands a whole GSO bundle to a GRO socket.
         assert_eq!(got.len(), 2);
         assert_eq!(b.stats().messages_received, 2);
     }
@@ -134,13 +134,13 @@ fn eio_switches_gso_off_for_its_destination_and_loses_nothing() {
     );
     assert_eq!((stats.datagrams_sent, stats.send_errors), (9, 0));
 
-    // A bundle that comes later goes out singly without a failing call.
+    // A later bundle goes out as single datagrams without a failing call.
     push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1200, &one);
     assert_eq!(a.send(&mut batch).unwrap(), 5);
     assert!(datagrams(&collect(&b, one.len())) == one.chunks(1200).collect::<Vec<_>>());
     assert_eq!(a.stats().gso_fallbacks, 1);
 
-    // Another route never failed: bundles, in one call with datagrams to the first.
+    // Another route never failed, so it uses bundles, in one call with datagrams to the first.
     push(&mut batch, to(reachable(&c)), Ecn::NotEct, 1200, &one);
     push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1200, &two);
     assert_eq!(a.send(&mut batch).unwrap(), 1 + 4);
@@ -189,14 +189,14 @@ fn einval_resends_one_bundle_and_only_its_persistence_switches_gso_off() {
     send(1, libc::EINVAL);
     send(2, libc::EMSGSIZE);
     assert_eq!(a.limits().gso_segments, segments);
-    send(3, 0); // a bundle that passes whole: the count starts again
+    send(3, 0); // a bundle that passes as a whole: the count starts again
     send(4, libc::EINVAL);
     send(5, libc::EINVAL);
     assert_eq!(a.limits().gso_segments, segments);
     assert_eq!(a.stats().gso_disabled, 0);
     send(6, libc::EINVAL);
     assert_eq!((a.stats().gso_disabled, a.stats().gso_fallbacks), (1, 5));
-    // From now on no bundle is tried: the error meets a single datagram.
+    // From now on no bundle is tried: the error hits a single datagram.
     push(
         &mut batch,
         to(reachable(&b)),
@@ -213,8 +213,7 @@ fn einval_resends_one_bundle_and_only_its_persistence_switches_gso_off() {
 fn a_datagram_above_the_mtu_is_dropped_and_counted() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(2, 65_536);
-    // Above loopback's MTU there is none to send: the injected error stands for a smaller one on
-    // the way.
+    // No datagram exceeds loopback's MTU: the injected error simulates a smaller MTU on the path.
     push(
         &mut batch,
         to(reachable(&b)),
@@ -296,7 +295,7 @@ fn icmp_like_errors_are_passed_over() {
         assert!(datagrams(&collect(&b, 200)) == pattern(200, 2).chunks(100).collect::<Vec<_>>());
     }
     assert_eq!(a.stats().send_errors, 4);
-    // A real one: a socket that takes datagrams of another one only, and nothing comes of it.
+    // A real error: a socket connected to another one refuses the datagrams, without effect.
     let held = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     held.connect("127.0.0.1:9").unwrap();
     let gone = held.local_addr().unwrap();
@@ -355,7 +354,7 @@ fn ecn_marks_cross() {
     ecn_round_trip(&a, &b, reachable(&b));
     let (a, b) = (bind("[::1]:0"), bind("[::1]:0"));
     ecn_round_trip(&a, &b, reachable(&b));
-    // IPv4 through dual-stack sockets: the marks are IPv4's, the sockets IPv6's.
+    // IPv4 through dual-stack sockets: IPv4 marks on IPv6 sockets.
     let (a, b) = (bind("[::]:0"), bind("[::]:0"));
     let remote = SocketAddr::from((Ipv4Addr::LOCALHOST, b.local_addr().unwrap().port()));
     ecn_round_trip(&a, &b, remote);
@@ -435,7 +434,7 @@ fn the_source_address_is_the_one_asked_for() {
     a.send(&mut batch).unwrap();
     let got = collect(&b, 3);
     assert_eq!(got[0].path.remote.ip(), source);
-    // An answer to that address tells where it arrived.
+    // A reply to that address shows where it arrived.
     push(&mut batch, to(got[0].path.remote), Ecn::NotEct, 3, b"def");
     b.send(&mut batch).unwrap();
     assert_eq!(collect(&a, 3)[0].path.local, Some(source));
@@ -453,7 +452,7 @@ fn the_source_address_is_the_one_asked_for() {
     );
     c.send(&mut batch).unwrap();
     assert_eq!(collect(&b, 3)[0].path.remote.ip(), source);
-    // An address that is not ours cannot be a source: lost and counted.
+    // A foreign address cannot be a source: the datagram is lost and counted.
     push(
         &mut batch,
         Path {
@@ -567,7 +566,7 @@ fn drops_of_a_full_receive_buffer_are_counted() {
     while let Ok(n) = b.recv(&mut recv) {
         got += n as u64;
     }
-    // The counter comes with the next datagram that is queued after the drops.
+    // The counter arrives with the next datagram queued after the drops.
     push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1, b"x");
     a.send(&mut batch).unwrap();
     got += b.recv(&mut recv).unwrap() as u64;
@@ -631,7 +630,7 @@ fn a_port_found_free_is_shared_afterwards() {
     assert_eq!(early.kind(), ErrorKind::AddrInUse);
     first.share_port().unwrap();
     let second = Socket::bind(address, &sharing).unwrap();
-    // One group, in the order of the binds: the first byte of a connection id decides.
+    // One group, in bind order: the first byte of a connection id decides.
     first.steer(&[0, 1]).unwrap();
     let from = std::net::UdpSocket::bind(any).unwrap();
     for (byte, socket) in [(4, &first), (7, &second)] {
@@ -649,8 +648,8 @@ fn a_port_found_free_is_shared_afterwards() {
             assert_eq!(socket.recv(&mut batch).unwrap(), 1);
         }
     }
-    // A socket that is bound before another one closes ends up in that one's place: the kernel
-    // moves the last of a group into the gap.
+    // A socket bound before another one closes ends up in that one's place: the kernel moves the
+    // last of a group into the gap.
     second.steer(&[1, 1]).unwrap();
     let third = Socket::bind(address, &sharing).unwrap();
     drop(first);
@@ -674,7 +673,7 @@ fn only_a_socket_that_is_gone_ends_a_send() {
         a.inject_send_error(errno);
         let sent = a.send(&mut batch);
         if sent.is_err() {
-            // The batch keeps what a broken socket did not take.
+            // The batch keeps what a broken socket did not accept.
             a.send(&mut batch).unwrap();
             collect(&b, 8);
         }
@@ -724,7 +723,7 @@ fn an_error_of_receiving_that_stays_is_returned() {
     }
     b.inject_recv_error(libc::EBADF);
     assert!(squall_udp::is_fatal(&b.recv(&mut batch).unwrap_err()));
-    // It passes, and nothing was lost meanwhile.
+    // The error passes, and nothing was lost meanwhile.
     b.inject_recv_error(0);
     let mut sending = SendBatch::new(1, 2048);
     push(&mut sending, to(reachable(&b)), Ecn::NotEct, 0, b"here");

@@ -18,7 +18,7 @@ const EXAMPLES: [(&[u8], u64); 4] = [
 #[test]
 fn varints_of_the_rfc_are_read() {
     for (bytes, value) in EXAMPLES.into_iter().chain([(&[0x40, 0x25][..], 37)]) {
-        // At the end of the input and with more behind: two different ways through the reader.
+        // At the end of the input and with more after it: two different paths through the reader.
         for behind in [0, 1, 7, 20] {
             let input = [bytes, &vec![0xff; behind]].concat();
             let mut r = Reader::new(&input);
@@ -81,7 +81,7 @@ fn a_put_that_does_not_fit_writes_nothing() {
         let mut w = Writer::new(&mut buf);
         put(&mut w);
         assert_eq!((w.len(), w.is_empty(), w.overflow()), (0, true, true));
-        // What fits is still written, and the mark stays.
+        // Fields that fit are still written, and the mark stays.
         w.u8(9);
         assert_eq!((w.len(), w.overflow()), (1, true));
         assert_eq!(buf, [9, 7, 7]);
@@ -104,7 +104,7 @@ fn spare_bytes_can_be_filled_by_the_caller() {
     assert_eq!(buf, [1, 2, 3, 4]);
 }
 
-/// Values of all four lengths, not only the eight-byte ones that a uniform choice gives.
+/// Values of all four lengths, not only the eight-byte ones that a uniform choice would give.
 fn any_varint() -> impl Strategy<Value = u64> {
     (0u32..62).prop_flat_map(|bits| (1u64 << bits) - 1..=(1 << bits).min(varint::MAX))
 }
@@ -120,14 +120,14 @@ proptest! {
         let mut r = Reader::new(&buf);
         prop_assert_eq!(r.varint(), Ok(value));
         prop_assert_eq!(r.position(), size);
-        // One byte less, and it is neither read nor written.
+        // With one byte less, it is neither read nor written.
         prop_assert_eq!(Reader::new(&buf[..size - 1]).varint(), Err(Truncated));
         let mut w = Writer::new(&mut buf[..size - 1]);
         w.varint(value);
         prop_assert!(w.overflow());
     }
 
-    // The reader's two ways agree on any bytes with the pseudocode of RFC 9000 A.1.
+    // The reader's two paths agree on any bytes with the pseudocode of RFC 9000 A.1.
     #[test]
     fn any_bytes_are_read_as_the_pseudocode_does(bytes in proptest::collection::vec(any::<u8>(), 1..12)) {
         let len = 1 << (bytes[0] >> 6);

@@ -9,7 +9,7 @@ use squall_wire::{
 const ENCODING: TransportErrorCode = TransportErrorCode::FRAME_ENCODING_ERROR;
 const VIOLATION: TransportErrorCode = TransportErrorCode::PROTOCOL_VIOLATION;
 
-/// What the first frame of these bytes gives.
+/// Parses the first frame of these bytes.
 fn first(payload: &[u8]) -> Result<Frame<'_>, (TransportErrorCode, u64)> {
     Frames::new(payload)
         .next()
@@ -216,14 +216,14 @@ fn frames_are_allowed_where_the_table_says() {
         (0x06..=0x06, "IH_1"),
         (0x07..=0x07, "___1"),
         (0x08..=0x18, "__01"),
-        // §12.5 takes 0-RTT away from what table 3 says of RETIRE_CONNECTION_ID.
+        // §12.5 removes 0-RTT from what table 3 says about RETIRE_CONNECTION_ID.
         (0x19..=0x19, "___1"),
         (0x1a..=0x1a, "__01"),
         (0x1b..=0x1b, "___1"),
         (0x1c..=0x1c, "IH01"),
         (0x1d..=0x1d, "__01"),
         (0x1e..=0x1e, "___1"),
-        // draft-ietf-quic-ack-frequency §3: nothing of it in 0-RTT.
+        // draft-ietf-quic-ack-frequency §3: none of it in 0-RTT.
         (0x1f..=0x1f, "___1"),
         (0x20..=0x23, "____"),
         // draft-ietf-quic-reliable-stream-reset §3.
@@ -391,7 +391,7 @@ fn a_reason_is_cut_at_a_character() {
         };
         assert_eq!(first(&buf[..len]), Ok(expected), "{room}");
     }
-    // Bytes that are no text at all are cut where the room ends.
+    // Bytes that are not text are cut where the room ends.
     let mut buf = [0; 6];
     let mut w = Writer::new(&mut buf);
     write::connection_close(&mut w, 1, None, &[0x80; 10]);
@@ -399,7 +399,7 @@ fn a_reason_is_cut_at_a_character() {
     assert_eq!(buf, [0x1d, 1, 3, 0x80, 0x80, 0x80]);
 }
 
-// The 64th range behind the first makes the count take a second byte.
+// The 64th range after the first makes the count take a second byte.
 #[test]
 fn the_count_of_ranges_has_its_room_too() {
     let ranges = |n: u64| (0..n).rev().map(|i| 2 * i..=2 * i);

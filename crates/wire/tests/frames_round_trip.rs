@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 const ENCODING: TransportErrorCode = TransportErrorCode::FRAME_ENCODING_ERROR;
 const VIOLATION: TransportErrorCode = TransportErrorCode::PROTOCOL_VIOLATION;
 
-/// A frame with data of its own, as a generator makes it.
+/// A frame with owned data, as made by a generator.
 #[derive(Clone, Debug)]
 enum Owned {
     /// A frame without data of variable length.
@@ -160,7 +160,7 @@ impl Owned {
     }
 }
 
-/// Writes a frame without data, and holds it to the size that `write` gives as its most.
+/// Writes a frame without data, and checks it against the maximum size that `write` states.
 fn write_plain(w: &mut Writer<'_>, frame: &Frame<'_>) {
     let before = w.len();
     let most = match *frame {
@@ -255,7 +255,7 @@ fn write_plain(w: &mut Writer<'_>, frame: &Frame<'_>) {
     assert!(w.len() - before <= most, "{frame:?}");
 }
 
-/// Integers of all four lengths, not only the eight-byte ones that a uniform choice gives.
+/// Integers of all four lengths, not only the eight-byte ones that a uniform choice would give.
 fn int() -> impl Strategy<Value = u64> {
     int_up_to(varint::MAX)
 }
@@ -391,7 +391,7 @@ proptest! {
         }
     }
 
-    // Cut anywhere, a frame with lengths is an error; none is taken for another.
+    // Cut anywhere, a frame with lengths is an error; none is mistaken for another.
     #[test]
     fn a_cut_frame_is_an_encoding_error(frame in any_frame()) {
         let mut buf = vec![0; 40_000];
@@ -403,7 +403,7 @@ proptest! {
             match (frames.next(), &frame) {
                 (Some(Ok(Frame::Padding(n))), Owned::Plain(Frame::Padding(_))) => prop_assert_eq!(n, cut),
                 (Some(Err(error)), _) => {
-                    // Of a type in two bytes that is itself cut nobody knows what it is.
+                    // A two-byte type that is itself cut cannot be known.
                     let ty = match buf[0] {
                         0x40.. if cut == 1 => 0,
                         0x40.. => ty::ACK_FREQUENCY,
@@ -439,7 +439,7 @@ proptest! {
         prop_assert_eq!(frames.next(), None);
     }
 
-    // Random bytes are seldom an ACK with ranges; these are nearly one.
+    // Random bytes are seldom an ACK with ranges; these are close to one.
     #[test]
     fn any_ack_has_descending_ranges(
         largest in int(),
@@ -484,7 +484,7 @@ proptest! {
         prop_assert_eq!((ack.delay, ack.ecn), (delay, ecn));
     }
 
-    // An ACK that does not fit whole holds the largest ranges, and no more could have been put in.
+    // An ACK that does not fit as a whole holds the largest ranges, and has no room for another.
     #[test]
     fn an_ack_takes_the_ranges_that_fit(ranges in ranges(), ecn in ecn(), room in 0usize..400) {
         let mut buf = vec![0; 2000];

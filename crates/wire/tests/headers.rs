@@ -328,7 +328,7 @@ proptest! {
         prop_assert_eq!(parse(&packet, 8), Ok(expected));
     }
 
-    // Whatever arrives: no panic, and a packet lies within the datagram, its number behind its
+    // Whatever arrives: no panic, and a packet lies within the datagram, its number after its
     // header.
     #[test]
     fn any_bytes_are_parsed_or_refused(

@@ -43,7 +43,7 @@ fn parameter(id: u8, value: &[u8]) -> Vec<u8> {
 #[test]
 fn integers_are_held_to_their_ranges() {
     const MAX: u64 = varint::MAX;
-    // Identifier, least and most legal value, in RFC 9000 §18.2 and §4.6, RFC 9221 §3.
+    // Identifier, smallest and largest legal value, in RFC 9000 §18.2 and §4.6, RFC 9221 §3.
     for (id, least, most) in [
         (0x01, 0, MAX),
         (0x03, 1200, MAX),
@@ -219,7 +219,7 @@ fn unknown_parameters_are_ignored() {
         decode(&bytes, Side::Client),
         Ok(TransportParameters::default())
     );
-    // Also at the end of the space of identifiers, and in the most bytes.
+    // Also at the end of the space of identifiers, and in the longest form.
     let bytes = [&[0xff; 8][..], &[0x02, 1, 2]].concat();
     assert_eq!(
         decode(&bytes, Side::Client),
@@ -289,7 +289,7 @@ fn version_information_is_what_the_rfc_says() {
     let read = |bytes: &[u8], sender| decode(bytes, sender).map(|p| p.version_information);
     let both = VersionInformation::new(1, &[2, 1]);
     assert_eq!(read(&versions(&[1, 2, 1]), Side::Client), Ok(Some(both)));
-    // Reserved versions are skipped, and a list longer than anyone needs is cut.
+    // Reserved versions are skipped, and a list that is too long is cut.
     let reserved = versions(&[1, 0x1a2a_3a4a, 2, 1]);
     assert_eq!(read(&reserved, Side::Client), Ok(Some(both)));
     let long: Vec<u32> = (1..60).collect();
@@ -307,7 +307,7 @@ fn version_information_is_what_the_rfc_says() {
             assert!(read(&bad, sender).is_err(), "{bad:?}");
         }
     }
-    // A server need not list what it has chosen, or anything; a client must.
+    // A server need not list its choice, or anything at all; a client must.
     for list in [&[1][..], &[1, 2]] {
         assert!(read(&versions(list), Side::Server).is_ok());
         assert!(read(&versions(list), Side::Client).is_err());
@@ -417,7 +417,7 @@ proptest! {
     fn any_bytes_are_decoded_or_refused(bytes in vec(prop_oneof![0u8..0x22, any::<u8>()], 0..100)) {
         let client = decode(&bytes, Side::Client);
         let server = decode(&bytes, Side::Server);
-        // What a client may send, a server may send too.
+        // Whatever a client may send, a server may send too.
         if client.is_ok() {
             prop_assert_eq!(client, server);
         }

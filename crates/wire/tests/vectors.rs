@@ -63,7 +63,7 @@ fn initial_packets_parse_and_their_headers_are_written_again() {
                 len: packet.len(),
             };
             assert_eq!(parse(&packet, 8), Ok(expected));
-            // What follows in the datagram does not belong to the packet.
+            // The rest of the datagram does not belong to the packet.
             let coalesced = [&packet[..], &[0x40; 30]].concat();
             assert_eq!(parse(&coalesced, 8), Ok(expected));
 

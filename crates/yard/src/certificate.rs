@@ -1,5 +1,5 @@
-//! The certificate of a measurement: made in memory, or read from PEM files, and the rustls
-//! configurations around it. All contenders use the same one.
+//! The certificate of a measurement: generated in memory or read from PEM files, and the rustls
+//! configurations that use it. All contenders use the same one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rustls::{
 use crate::error::{Failure, Result, context};
 use crate::source::fingerprint;
 
-/// The name in a certificate made in memory.
+/// The name in a generated certificate.
 pub const NAME: &str = "localhost";
 
 /// A certificate chain and its key.
@@ -25,7 +25,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// A fresh self-signed one for `localhost` (ECDSA P-256).
+    /// Generates a self-signed certificate for `localhost` (ECDSA P-256).
     pub fn generate() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed([NAME.to_owned()])
             .map_err(context("cannot generate a certificate"))?;
@@ -36,7 +36,7 @@ impl Certificate {
         })
     }
 
-    /// A chain and a key from PEM files.
+    /// Reads a chain and a key from PEM files.
     pub fn read(chain: &Path, key: &Path) -> Result<Self> {
         Ok(Self {
             chain: read_certificates(chain)?,
@@ -83,7 +83,7 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     Ok(chain)
 }
 
-/// A TLS 1.3 client that trusts what the given certificates vouch for.
+/// A TLS 1.3 client that trusts the given certificates as roots.
 pub fn trusting(
     anchors: &[CertificateDer<'static>],
     provider: Arc<CryptoProvider>,
@@ -101,8 +101,8 @@ pub fn trusting(
         .with_no_client_auth())
 }
 
-/// A TLS 1.3 client that takes any certificate (`-k`); the handshake's signature is verified all
-/// the same, so that the peer does hold the certificate's key.
+/// A TLS 1.3 client that accepts any certificate (`-k`); it still verifies the handshake's
+/// signature, which proves that the peer holds the certificate's key.
 pub fn trusting_anyone(provider: Arc<CryptoProvider>) -> Result<ClientConfig> {
     let algorithms = provider.signature_verification_algorithms;
     Ok(ClientConfig::builder_with_provider(provider)

@@ -1,12 +1,12 @@
-//! CPU time, and to which end it is charged.
+//! CPU time, and the end that it is charged to.
 //!
 //! An end is one or more OS threads; its CPU is the user and system time on those threads' own
 //! scheduler clocks (nanoseconds), plus that of `ksoftirqd` on the core that the end is pinned
 //! to. Packets that one end sends over loopback are delivered to the other end's socket in a
-//! soft interrupt on the sender's core, before the system call returns; unless the kernel was
-//! built with `CONFIG_IRQ_TIME_ACCOUNTING` that time is part of the sending thread's system
-//! time, for TCP and UDP alike, and is counted there. What the kernel puts off under load is
-//! done by `ksoftirqd/N`, which is why it is counted as well.
+//! soft interrupt on the sender's core, before the system call returns; unless the kernel was built
+//! with `CONFIG_IRQ_TIME_ACCOUNTING`, that time is part of the sending thread's system time, for
+//! TCP and UDP alike, and is counted there. Work that the kernel defers under load is done by
+//! `ksoftirqd/N`, so its time is counted as well.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Neither end is pinned, or that is not ours to say.
+    /// Neither end is pinned, or pinning is not up to us.
     pub const NONE: Self = Self {
         server: None,
         client: None,
@@ -68,7 +68,7 @@ pub struct Ksoftirqd {
 }
 
 impl Ksoftirqd {
-    /// Looks the threads up by name. In a container that hides them the list is empty.
+    /// Looks up the threads by name. In a container that hides them, the list is empty.
     pub fn find(cores: Cores) -> Self {
         let threads = std::fs::read_dir("/proc")
             .into_iter()
@@ -93,8 +93,8 @@ impl Ksoftirqd {
         self.threads.len()
     }
 
-    /// Their CPU time up to now, by end. A thread on a core that both ends use, or on any core
-    /// when the ends are not pinned, is shared half and half.
+    /// Their CPU time up to now, by end. A thread on a core that both ends use, or on any core if
+    /// the ends are not pinned, is split evenly.
     pub fn now(&self) -> SoftInterrupts {
         let mut sum = SoftInterrupts::default();
         for &(core, pid) in &self.threads {
@@ -113,12 +113,12 @@ impl Ksoftirqd {
     }
 }
 
-/// Time in which cores were not idle, whatever they did.
+/// Time in which cores were not idle, whatever they were doing.
 ///
-/// On a link that is slower than the stack, much of what the kernel does happens in soft interrupts
-/// of a core that has gone idle: a timer lets the next packet out of a queue, and the packet is
-/// delivered, or its acknowledgement lets TCP send more. Nobody is charged with that time, and for
-/// TCP it is far more than for QUIC, whose acknowledgements are read by a process.
+/// On a link that is slower than the stack, much of the kernel's work happens in soft interrupts on
+/// an otherwise idle core: a timer releases the next packet from a queue, and the packet is
+/// delivered, or its acknowledgement lets TCP send more. No process is charged for that time, and
+/// TCP has far more of it than QUIC, whose acknowledgements are read by a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Busy {
     at: Instant,
@@ -128,7 +128,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// The cores' clocks now; `None` where `/proc/stat` does not have them.
+    /// The cores' clocks now; `None` if `/proc/stat` does not have them.
     pub fn now(cores: &[usize]) -> Option<Self> {
         let table = std::fs::read_to_string("/proc/stat").ok()?;
         Some(Self {
@@ -139,8 +139,8 @@ impl Busy {
     }
 
     /// How many cores were busy on average since an earlier moment; the clocks have steps of 10 ms.
-    /// That is the work of the whole machine, and says something about two ends only while nothing
-    /// else runs.
+    /// This covers the whole machine, so it says something about two ends only while nothing else
+    /// runs.
     pub fn cores_since(&self, earlier: &Self) -> f64 {
         let wall = (self.at - earlier.at).as_secs_f64();
         let idle = self.idle.saturating_sub(earlier.idle).as_secs_f64();
@@ -148,8 +148,8 @@ impl Busy {
     }
 }
 
-/// The time in which cores had nothing to do, or another machine had them: `idle`, `iowait` and
-/// `steal` of proc(5), in hundredths of a second (`USER_HZ`).
+/// The time in which cores had nothing to do, or were given to another virtual machine: `idle`,
+/// `iowait` and `steal` of proc(5), in hundredths of a second (`USER_HZ`).
 fn idle(table: &str, cores: &[usize]) -> Option<Duration> {
     let of = |core: &usize| {
         let name = format!("cpu{core}");
@@ -186,8 +186,8 @@ impl std::ops::Sub for SoftInterrupts {
     }
 }
 
-/// The core's clock under load in GHz, by a chain of dependent additions; `None` on an
-/// architecture without such a chain here. The time-stamp counter ticks at another rate.
+/// The core's clock under load in GHz, measured by a chain of dependent additions; `None` if there
+/// is no such chain for this architecture. The time-stamp counter ticks at a different rate.
 pub fn core_ghz() -> Option<f64> {
     const ROUNDS: u64 = 100_000;
     let once = || {
@@ -195,8 +195,8 @@ pub fn core_ghz() -> Option<f64> {
         let known = sys::addition_chain(ROUNDS);
         known.then(|| start.elapsed().as_secs_f64())
     };
-    // The shortest of many: an interrupt only ever makes one longer; the first ones wake the
-    // core's clock up.
+    // The shortest of many: an interrupt can only make one longer, and the first ones raise the
+    // core's clock.
     let mut best = f64::INFINITY;
     for _ in 0..20 {
         best = best.min(once()?);
@@ -243,7 +243,7 @@ mod tests {
             after.cores_since(&before)
         });
         let busy = measured.join().expect("no panic");
-        // Another machine may take the core away, but a core without work would count nothing.
+        // The hypervisor may take the core away, but an idle core would count nothing.
         assert!((0.1..=1.0).contains(&busy), "{busy}");
     }
 

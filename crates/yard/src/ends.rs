@@ -14,30 +14,30 @@ use crate::tickets::{MAX_TICKETS, Watch};
 /// draft-banks-quic-performance §2.1: the application protocol's name.
 pub const ALPN: &[u8] = b"perf";
 
-/// Sessions that a server remembers for resumption: all tickets that a client of ours keeps, and
-/// not many more, since rustls looks through all of them for one that is used.
+/// Sessions that a server remembers for resumption: as many as our client keeps tickets, and not
+/// many more, since rustls searches all of them for each one used.
 const SESSIONS: usize = MAX_TICKETS + 24;
 
 /// A server's TLS: the perf protocol, session tickets, key log.
 ///
 /// # Errors
-/// The certificate and its key do not go together, or secrets cannot be logged as asked for.
+/// The certificate and its key do not match, or secrets cannot be logged as requested.
 pub fn server_tls(certificate: &Certificate, options: &Options) -> Result<ServerConfig> {
     let mut tls = certificate.server(options.provider())?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.key_log = options.key_log()?;
     tls.session_storage = ServerSessionMemoryCache::new(SESSIONS);
-    // One for each connection that may follow.
+    // One per connection that may follow.
     tls.send_tls13_tickets = 1;
     Ok(tls)
 }
 
 /// A client's TLS: the perf protocol, key log, and a watch over its handshakes. One configuration
-/// for all connections, or one for each where `--suite` names a mix; `make` makes one around a
+/// for all connections, or one for each if `--suite` names a mix; `make` builds one from a
 /// provider.
 ///
 /// # Errors
-/// Secrets cannot be logged as asked for, there are fewer connections than suites, or `make` fails.
+/// Secrets cannot be logged as requested, there are fewer connections than suites, or `make` fails.
 pub fn client_tls(
     options: &Options,
     connections: usize,
@@ -65,5 +65,5 @@ pub fn client_tls(
     Ok((each, watch))
 }
 
-/// RFC 9001 §4.6.1: early data is allowed; QUIC's own limits count.
+/// RFC 9001 §4.6.1: allows early data; QUIC's own limits apply.
 pub const EARLY_DATA: u32 = u32::MAX;

@@ -6,11 +6,11 @@ use std::fmt;
 #[derive(Debug)]
 pub struct Failure(String);
 
-/// The result of everything that can end the program.
+/// The result of anything that can end the program.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// A failure of that text; more lines become one.
+    /// A failure with this text; several lines are joined into one.
     pub fn new(text: impl Into<String>) -> Self {
         let text: String = text.into();
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -24,7 +24,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Puts what was being done before an error's own text; for `map_err`.
+/// Prefixes an error's own text with what was being done; for `map_err`.
 pub fn context<E: fmt::Display>(doing: &str) -> impl Fn(E) -> Failure {
     move |error| Failure::new(format!("{doing}: {error}"))
 }

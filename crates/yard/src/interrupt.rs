@@ -16,14 +16,13 @@ use crate::sys;
 static RAISED: AtomicBool = AtomicBool::new(false);
 static WAITING: Notify = Notify::const_new();
 
-/// What a shell reports of a command that Ctrl-C ended: 128 + SIGINT.
+/// What a shell reports for a command that Ctrl-C ended: 128 + SIGINT.
 const IMPATIENT: i32 = 130;
 
-/// Starts to listen. To be called before other threads start: they inherit that the signals are
-/// blocked.
+/// Starts listening. Call it before other threads start: they inherit the blocked signals.
 ///
 /// # Errors
-/// The system refused the thread.
+/// The thread could not be started.
 pub fn listen() -> Result<()> {
     sys::block_end_signals();
     std::thread::Builder::new()
@@ -40,32 +39,32 @@ pub fn listen() -> Result<()> {
         .map_err(context("cannot start a thread"))
 }
 
-/// Whether the user has asked to end.
+/// Whether the user has asked to stop.
 pub fn raised() -> bool {
     RAISED.load(Ordering::Relaxed)
 }
 
-/// Waits until the user asks to end.
+/// Waits until the user asks to stop.
 pub async fn wait() {
     let mut notified = std::pin::pin!(WAITING.notified());
-    // Registered before the look, so that no signal falls between.
+    // Registered before the check, so that no signal is missed in between.
     notified.as_mut().enable();
     if !raised() {
         notified.await;
     }
 }
 
-/// Whether it is time to end: the deadline has passed, or the user has asked to.
+/// Whether it is time to stop: the deadline has passed, or the user has asked to.
 pub fn due(deadline: Option<Instant>) -> bool {
     raised() || deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
 
-/// Runs a future until it is done, the deadline passes or the user wants an end; `None` in the last
+/// Runs a future until it is done, the deadline passes or the user asks to stop; `None` in the last
 /// two cases.
 pub async fn unless_due<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
     let stop = async {
         match deadline {
-            // An error says that the time is over.
+            // An error means that the time is up.
             Some(deadline) => drop(tokio::time::timeout_at(deadline.into(), wait()).await),
             None => wait().await,
         }

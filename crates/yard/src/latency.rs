@@ -1,4 +1,4 @@
-//! How long things took: a histogram of fixed size, and percentiles out of it.
+//! How long things took: a histogram of fixed size, and its percentiles.
 //!
 //! The histogram is HdrHistogram's, with two significant digits: a percentile is within 1 % of the
 //! truth. Recording, which happens for every request, is a shift and an addition.
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// The longest time that is distinguished from longer ones, in nanoseconds: 18 minutes.
+/// The longest time that can be told from longer ones, in nanoseconds: 18 minutes.
 const LONGEST_NS: u64 = 1 << 40;
 /// Significant decimal digits.
 const DIGITS: u8 = 2;
@@ -17,7 +17,7 @@ const DIGITS: u8 = 2;
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: hdrhistogram::Histogram<u64>,
-    /// To the nanosecond.
+    /// Exact to the nanosecond.
     max: Duration,
 }
 
@@ -65,18 +65,18 @@ impl Histogram {
     }
 }
 
-/// A histogram that several tasks fill. Those of one thread find its lock free.
+/// A histogram filled by several tasks. Tasks of one thread never contend for its lock.
 #[derive(Clone, Debug, Default)]
 pub struct Shared(Arc<Mutex<Histogram>>);
 
 impl Shared {
-    /// Counts one.
+    /// Counts one time.
     pub fn record(&self, time: Duration) {
         let mut histogram = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         histogram.record(time);
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn read(&self) -> Histogram {
         let histogram = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         histogram.clone()
@@ -92,7 +92,7 @@ impl FromIterator<Duration> for Histogram {
     }
 }
 
-/// Percentiles of a time, in microseconds.
+/// Percentiles of times, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Percentiles {
     /// The median.

@@ -31,7 +31,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// A column out of its figures.
+    /// A column with these figures.
     pub fn new(heading: &'static str, cells: impl IntoIterator<Item = String>) -> Self {
         Self {
             heading,
@@ -68,7 +68,7 @@ pub struct Grid {
 /// The space before each column.
 const GAP: usize = 2;
 
-/// Columns of one group with their widths, as far as they fit next to each other.
+/// Columns of one group that fit next to each other, with their widths.
 struct Piece<'a> {
     title: &'a str,
     columns: Vec<(&'a Column, usize)>,
@@ -79,7 +79,7 @@ impl Piece<'_> {
         self.columns.iter().map(|(_, width)| GAP + width).sum()
     }
 
-    /// Makes room for the title.
+    /// Widens the columns to make room for the title.
     fn widen(&mut self) {
         let missing = (GAP + len(self.title)).saturating_sub(self.width());
         if let Some((_, width)) = self.columns.first_mut() {
@@ -149,7 +149,7 @@ impl Grid {
     }
 }
 
-/// A group as a whole if there is room for it, or in parts that fit.
+/// The whole group if there is room, or parts of it that fit.
 fn pieces(group: &Group, room: usize) -> Vec<Piece<'_>> {
     let mut pieces: Vec<Piece<'_>> = Vec::new();
     for column in &group.columns {
@@ -166,7 +166,7 @@ fn pieces(group: &Group, room: usize) -> Vec<Piece<'_>> {
     pieces
 }
 
-/// Breaks lines that are longer than `width` between words; what follows a break is indented.
+/// Breaks lines that are longer than `width` between words; continuation lines are indented.
 pub fn wrap(text: &str, width: usize) -> String {
     const INDENT: &str = "  ";
     let mut wrapped = String::new();
@@ -239,7 +239,7 @@ AEAD                      1.0       1.0  1.0        1.0       1.0  1.0
 streams and copies          -         -    -          -         -    -
 ";
         assert_eq!(grid(1.0).text(80), expected);
-        // One column less than that: one below the other.
+        // One column less: one block below the other.
         let text = grid(1.0).text(65);
         let heads = text.lines().filter(|line| line.starts_with("by stage"));
         assert_eq!(heads.count(), 2, "{text}");

@@ -1,5 +1,5 @@
-//! What measures squall: the library below the command `squall` and the comparison with other
-//! stacks in `peers/`.
+//! Measures squall: the library behind the command `squall` and the comparison with other stacks in
+//! `peers/`.
 //!
 //! ```text
 //!   command line    parse, options        numbers and transport options as a user writes them

@@ -1,5 +1,5 @@
-//! What a measurement says while it runs: a live line on a terminal (which round, how fast), and
-//! figures of intervals if they were asked for. Without either there is no thread.
+//! What a measurement prints while it runs: a live line on a terminal (which round, how fast), and
+//! figures per interval if requested. Without either, there is no thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::latency::Shared;
 
-/// What was done so far: bytes received, requests answered, or handshakes made.
+/// Counts what has been done: bytes received, requests answered, or handshakes made.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -21,7 +21,7 @@ impl Counter {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// The count so far.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -40,7 +40,7 @@ pub enum Unit {
     Datagrams,
     /// Segments received.
     Segments,
-    /// Connections that were closed.
+    /// Connections closed.
     Connections,
 }
 
@@ -69,24 +69,24 @@ impl Unit {
 pub struct Lane {
     /// Which end sends.
     pub direction: Option<&'static str>,
-    /// What was done so far.
+    /// What has been done so far.
     pub counter: Arc<Counter>,
 }
 
 /// What transfers report while they run.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
-    /// Bytes that the client received so far.
+    /// Bytes that the client has received.
     pub down: Arc<Counter>,
-    /// Bytes that the client sent so far, or that the server received: whichever can be seen.
+    /// Bytes that the client has sent, or that the server has received: whichever is visible.
     pub up: Arc<Counter>,
-    /// Smoothed round-trip times of the sending end, one each 256 KiB.
+    /// Smoothed round-trip times of the sending end, one per 256 KiB.
     pub rtt: Shared,
     /// From a stream's creation to the first byte of its download.
     pub first_byte: Shared,
 }
 
-/// What was done in a part of the time.
+/// What was done in one interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// Since the measurement began.
@@ -99,13 +99,13 @@ pub struct Interval {
     /// What was transferred.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// The rate of that.
+    /// The rate of the transfer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gbit_per_s: Option<f64>,
-    /// Requests that were answered, or handshakes that were made.
+    /// Requests answered, or handshakes made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// The rate of those.
+    /// Their rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_s: Option<f64>,
 }
@@ -133,7 +133,7 @@ impl Interval {
     }
 }
 
-/// As iperf3 has it: when, how much, how fast.
+/// In iperf3's format: when, how much, how fast.
 impl std::fmt::Display for Interval {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:7.2}-{:<7.2} s", self.start_s, self.end_s)?;
@@ -150,12 +150,12 @@ impl std::fmt::Display for Interval {
     }
 }
 
-/// Cuts the time into intervals, each as long as asked for or a little longer.
+/// Cuts the time into intervals, each of the requested length or slightly longer.
 struct Cutter {
     unit: Unit,
     lanes: Vec<Lane>,
     every: Duration,
-    /// Where the current interval began, and what was done until then.
+    /// When the current interval began, and what had been done by then.
     from: Duration,
     done: Vec<u64>,
     intervals: Vec<Interval>,
@@ -173,16 +173,16 @@ impl Cutter {
         }
     }
 
-    /// When the current interval ends, at the earliest: they begin on multiples of the interval,
-    /// as far as threads wake in time.
+    /// The earliest end of the current interval: intervals begin on multiples of their length, as
+    /// far as threads wake in time.
     fn due(&self) -> Duration {
         let every = self.every.as_nanos().max(1);
         let next = (self.from.as_nanos() / every + 1) * every;
-        // A thread may wake a little early; one interval of the length zero would come of it.
+        // A thread may wake slightly early, which would produce an interval of length zero.
         u64::try_from(next).map_or(Duration::MAX, Duration::from_nanos)
     }
 
-    /// Ends the current interval; one for each lane.
+    /// Ends the current interval, one for each lane.
     fn cut(&mut self, now: Duration) -> &[Interval] {
         let first = self.intervals.len();
         for (lane, done) in self.lanes.iter().zip(&mut self.done) {
@@ -196,10 +196,10 @@ impl Cutter {
         &self.intervals[first..]
     }
 
-    /// What came after the last cut is an interval of its own if it is long enough to have a rate,
-    /// or part of the last one. Returns what has not been reported.
+    /// The time after the last cut becomes an interval of its own if it is long enough to have a
+    /// rate; otherwise it is added to the last one. Returns the intervals not yet reported.
     fn end(&mut self, now: Duration) -> &[Interval] {
-        // The work may have ended before connections were closed; nothing happened since.
+        // The work may have ended before the connections were closed; nothing has happened since.
         let lanes = self.lanes.len();
         while self.intervals.len() > lanes
             && (self.intervals.last()).is_some_and(|last| last.start_s >= now.as_secs_f64())
@@ -222,7 +222,7 @@ impl Cutter {
     }
 }
 
-/// Called with each interval when it ends.
+/// Called with each interval as it ends.
 pub type Tell = Box<dyn Fn(&Interval) + Send>;
 
 /// Prints lines above the live line.
@@ -230,13 +230,13 @@ pub type Tell = Box<dyn Fn(&Interval) + Send>;
 pub struct Printer(ProgressBar);
 
 impl Printer {
-    /// Does what prints a line while the live line is out of the way.
+    /// Runs `print` while the live line is out of the way.
     pub fn print(&self, print: impl FnOnce()) {
         self.0.suspend(print);
     }
 }
 
-/// A live line on standard error; gone when dropped.
+/// A live line on standard error; removed when dropped.
 pub struct Live {
     bar: ProgressBar,
     stop: Arc<OnceLock<Instant>>,
@@ -251,7 +251,7 @@ impl Live {
         Self::with_intervals(title, unit, lanes, None)
     }
 
-    /// Starts the line, and reports each interval if that was asked for. Time begins now.
+    /// Starts the line, and reports each interval if requested. Time starts now.
     pub fn with_intervals(
         title: String,
         unit: Unit,
@@ -281,22 +281,22 @@ impl Live {
         }
     }
 
-    /// Prints lines without being in their way.
+    /// A printer whose lines do not collide with the live line.
     pub fn printer(&self) -> Printer {
         Printer(self.bar.clone())
     }
 
-    /// Ends the line; all intervals, the last one up to when the work was done, or up to now.
+    /// Ends the line and returns all intervals; the last one ends when the work was done, or now.
     pub fn finish(mut self, done: Option<Instant>) -> Vec<Interval> {
         self.end(done)
     }
 
     fn end(&mut self, done: Option<Instant>) -> Vec<Interval> {
-        // After the first time there is no thread to read it.
+        // After the first call there is no thread to read it.
         let _ = self.stop.set(done.unwrap_or_else(Instant::now));
         let intervals = self.ticker.take().map(|ticker| {
             ticker.thread().unpark();
-            // A ticker that panicked has nothing left to show.
+            // A ticker that panicked has nothing to return.
             ticker.join().unwrap_or_default()
         });
         self.bar.finish_and_clear();
@@ -350,19 +350,19 @@ impl Ticker {
     }
 }
 
-/// What the live line says: how fast it goes now, and all in all.
+/// What the live line shows: the current rate and the total.
 struct Line {
     title: String,
     unit: Unit,
     lanes: Vec<Lane>,
-    /// When progress was last seen, and how much had been done by then.
+    /// When progress was last seen, and how much had been done.
     at: Duration,
     done: u64,
     now_per_s: f64,
 }
 
 impl Line {
-    /// The rate is that of at least this time: shorter ones jump.
+    /// The rate is taken over at least this time: over less, it jumps.
     const OVER: Duration = Duration::from_millis(500);
     /// If nothing progresses for this long, the line says so instead of showing a rate.
     const SILENCE: Duration = Duration::from_secs(1);
@@ -450,7 +450,7 @@ mod tests {
         lanes[0].counter.add(1_000_000);
         lanes[1].counter.add(10);
         assert_eq!(cutter.cut(ms(1_002)).len(), 2);
-        // A late cut moves no later one.
+        // A late cut does not move later ones.
         assert_eq!(cutter.due(), ms(2_000));
         lanes[0].counter.add(2_000_000);
         cutter.cut(ms(2_000));
@@ -489,7 +489,7 @@ mod tests {
         assert!(late.end(ms(190)).is_empty());
         let last = late.intervals.last().expect("two");
         assert_eq!((late.intervals.len(), last.end_s), (2, 0.19));
-        // A measurement that is shorter than an interval has one.
+        // A measurement shorter than an interval still has one.
         let mut short = Cutter::new(Unit::Requests, &lanes, ms(1_000));
         assert_eq!(short.end(ms(1)).len(), 1);
     }

@@ -1,4 +1,4 @@
-//! The clocks of a measurement: what endpoints counted, what their threads and this process used.
+//! The clocks of a measurement: endpoint counters, and CPU time of threads and of this process.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::stages::{Both, Clocks, Rates, Sample, Table};
 use crate::work::Flow;
 use crate::{cpu, sys};
 
-/// One end's counters at a moment.
+/// One end's counters at one moment.
 #[derive(Debug)]
 pub struct Reading {
     stages: Stages,
@@ -38,7 +38,7 @@ impl Reading {
         }
     }
 
-    /// What an endpoint counted since this reading.
+    /// What an endpoint has counted since this reading.
     pub fn until_now(&self, endpoint: &Endpoint, volume: Volume) -> Sample {
         let now = Self::of(endpoint);
         let ticks = |stage: Stage| {
@@ -70,7 +70,7 @@ impl Reading {
         }
     }
 
-    /// What an endpoint sent since this reading.
+    /// What an endpoint has sent since this reading.
     pub fn sent_until_now(&self, endpoint: &Endpoint) -> Sent {
         let udp = endpoint.stats().udp;
         Sent {
@@ -80,23 +80,23 @@ impl Reading {
     }
 }
 
-/// UDP datagrams, and the messages in which the kernel was given them.
+/// UDP datagrams, and the messages in which they were passed to the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sent {
-    /// Single datagrams.
+    /// Number of datagrams.
     pub datagrams: u64,
-    /// Bundles of them.
+    /// Number of bundles.
     pub messages: u64,
 }
 
 impl Sent {
-    /// How well bundles are filled; `None` if nothing was sent.
+    /// Average datagrams per bundle; `None` if nothing was sent.
     pub fn datagrams_per_message(self) -> Option<f64> {
         (self.messages > 0).then(|| self.datagrams as f64 / self.messages as f64)
     }
 }
 
-/// What the work of both ends took, in one round or in several.
+/// What both ends used for their work, in one round or several.
 #[derive(Clone, Debug, Default)]
 pub struct Used {
     /// The server's and the client's thread; without `ksoftirqd`.
@@ -139,7 +139,7 @@ impl Used {
     }
 }
 
-/// What was moved, to which the cost is related.
+/// What was moved, by which the cost is divided.
 #[derive(Clone, Copy, Debug)]
 pub enum Volume {
     /// Bytes that this end sent.
@@ -187,7 +187,7 @@ impl Ticker {
         }
     }
 
-    /// Nanoseconds a tick of the counter.
+    /// Nanoseconds per tick of the counter.
     pub fn ns_per_tick(&self) -> f64 {
         let ticks = squall::ticks().wrapping_sub(self.ticks).max(1);
         self.at.elapsed().as_secs_f64() * 1e9 / ticks as f64
@@ -219,7 +219,7 @@ fn ns_per_cpu_reading() -> f64 {
     })
 }
 
-/// What one call takes, in the best of five series.
+/// Nanoseconds per call, in the best of five series.
 fn ns_each(calls: u32, mut call: impl FnMut()) -> f64 {
     let mut best = f64::INFINITY;
     for _ in 0..5 {

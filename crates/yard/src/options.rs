@@ -91,7 +91,7 @@ pub struct Options {
     pub keylog: bool,
 }
 
-/// A number of workers, as many as an endpoint takes.
+/// Parses a number of workers, up to an endpoint's maximum.
 fn workers(text: &str) -> std::result::Result<usize, String> {
     match text.parse() {
         Ok(workers @ 1..=128) => Ok(workers),
@@ -99,7 +99,7 @@ fn workers(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-/// Congestion control by the names that people know.
+/// Congestion control by its well-known names.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Congestion {
     /// RFC 9002
@@ -143,7 +143,7 @@ impl Group {
 }
 
 impl Options {
-    /// The transport's settings, for this many concurrent streams.
+    /// The transport configuration for this many concurrent streams.
     pub fn transport(&self, streams: usize) -> Arc<TransportConfig> {
         let mut config = TransportConfig::default()
             .max_udp_payload(self.payload)
@@ -168,7 +168,7 @@ impl Options {
         Arc::new(config)
     }
 
-    /// squall's provider, with the suites and the one group that were asked for.
+    /// squall's provider, with the requested suites and group.
     pub fn provider(&self) -> Arc<CryptoProvider> {
         match &self.suite {
             Some(suites) => suites.alone(self.provider_of_all()),
@@ -176,7 +176,7 @@ impl Options {
         }
     }
 
-    /// A provider for each of a client's connections: of one suite only where there is a mix.
+    /// A provider for each of a client's connections: with a single suite if there is a mix.
     ///
     /// # Errors
     /// There are fewer connections than suites.
@@ -196,7 +196,7 @@ impl Options {
             .collect())
     }
 
-    /// squall's provider, with the one group that was asked for.
+    /// squall's provider, with the requested group.
     fn provider_of_all(&self) -> CryptoProvider {
         let mut provider = CryptoProvider::clone(&squall::provider());
         if let Some(group) = self.group {
@@ -206,7 +206,7 @@ impl Options {
         provider
     }
 
-    /// An endpoint's builder with these options, stage accounting on.
+    /// An endpoint builder with these options and stage accounting on.
     pub fn builder(&self, address: SocketAddr) -> Builder {
         Builder::new(address)
             .gso(!self.no_gso)
@@ -215,8 +215,8 @@ impl Options {
             .accounting(true)
     }
 
-    /// What was asked for that TCP has not, or does otherwise: its congestion control is the
-    /// controls' own choice.
+    /// The requested options that TCP lacks or handles differently: the controls choose their own
+    /// congestion control.
     pub fn of_quic_alone(&self) -> Vec<String> {
         let mut names = Vec::new();
         let congestion = self.congestion.name();
@@ -245,7 +245,7 @@ impl Options {
     /// Where TLS secrets go.
     ///
     /// # Errors
-    /// They were insisted on, and no file is named or it cannot be written.
+    /// They were required, but no file is named or it cannot be written.
     pub fn key_log(&self) -> Result<Arc<dyn KeyLog>> {
         if self.keylog {
             let named = std::env::var_os(KEY_LOG_VARIABLE).filter(|name| !name.is_empty());
@@ -254,7 +254,7 @@ impl Options {
                     "--keylog requires a file: set {KEY_LOG_VARIABLE}=FILE"
                 ))
             })?;
-            // rustls goes on without a file that it cannot open.
+            // rustls carries on without a file that it cannot open.
             let opened = OpenOptions::new().append(true).create(true).open(&name);
             let doing = format!("cannot write {} ({KEY_LOG_VARIABLE})", name.display());
             opened.map_err(context(&doing))?;
@@ -305,7 +305,7 @@ mod tests {
             timeout(&["--idle-timeout", "2.5"]),
             Duration::from_millis(2_500)
         );
-        // What the help says of the default.
+        // The default that the help states.
         assert_eq!(default, Duration::from_secs(30));
     }
 }

@@ -11,7 +11,7 @@ use crate::source::Digest;
 pub struct Outcome {
     /// Bytes delivered to the receivers.
     pub bytes: u64,
-    /// Those of them that the client sent.
+    /// Those that the client sent.
     pub bytes_up: u64,
     /// From the beginning of the first stream to the end of the last.
     pub elapsed: Duration,
@@ -29,14 +29,14 @@ pub struct Outcome {
     pub used: Option<Used>,
 }
 
-/// Requests that were answered, handshakes that were made, or datagrams that arrived.
+/// Requests answered, handshakes made, or datagrams that arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     /// How long that took.
     pub elapsed: Duration,
     /// When it ended, if connections were closed after that.
     pub ended: Option<Instant>,
-    /// How long each one took; of datagrams that is not known.
+    /// How long each one took; unknown for datagrams.
     pub latency: Histogram,
     /// Datagrams that arrived.
     pub received: u64,

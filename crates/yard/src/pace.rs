@@ -1,24 +1,24 @@
-//! The moments at which requests begin, where they do not follow upon responses.
+//! When requests begin, if they do not simply follow responses.
 //!
-//! A place is where one request at a time is made: a stream of a connection. Runtimes' timers tick
-//! once a millisecond, so that requests begin in groups. A request whose predecessor is late
-//! follows at once, until the place has caught up.
+//! A place makes one request at a time: a stream of a connection. Runtimes' timers tick once a
+//! millisecond, so requests begin in groups. If a request is late, the next follows at once, until
+//! the place has caught up.
 
 use std::time::{Duration, Instant};
 
 /// When a place's requests begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Begin {
-    /// Each when the one before is answered.
+    /// Each when the previous one is answered.
     AfterAnswer,
-    /// At equal distances, and not before the one before is answered.
+    /// At equal intervals, but not before the previous one is answered.
     Every(Duration),
-    /// At random distances of this mean, and not before the one before is answered.
+    /// At random intervals with this mean, but not before the previous one is answered.
     AtRandom(Duration),
 }
 
 impl Begin {
-    /// At equal distances, this many a second over all places.
+    /// At equal intervals, this many a second over all places.
     pub fn evenly(per_second: f64, places: usize) -> Self {
         Self::Every(Duration::from_secs_f64(places as f64 / per_second))
     }
@@ -29,7 +29,7 @@ impl Begin {
     }
 }
 
-/// The moments of one place.
+/// The schedule of one place.
 #[derive(Clone, Debug)]
 pub struct Pace {
     begin: Begin,
@@ -38,7 +38,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// For a place, counted from zero; all places' first moments are spread evenly from `start` on.
+    /// For a place, counted from zero; the places' first requests are spread evenly from `start`
+    /// on.
     pub fn new(begin: Begin, places: usize, place: usize, start: Instant) -> Self {
         let phase = match begin {
             Begin::AfterAnswer => Duration::ZERO,
@@ -49,7 +50,7 @@ impl Pace {
         Self {
             begin,
             next: start + phase,
-            // Any number but zero; neighbours must not begin alike.
+            // Any number but zero; neighbours must start differently.
             random: (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
         }
     }
@@ -60,7 +61,7 @@ impl Pace {
         match self.begin {
             Begin::AfterAnswer => return None,
             Begin::Every(distance) => self.next += distance,
-            // Distances of independent moments (a Poisson process) are exponential.
+            // Intervals between independent events (a Poisson process) are exponential.
             Begin::AtRandom(mean) => {
                 let times = -self.uniform().ln();
                 self.next += mean.mul_f64(times);
@@ -85,7 +86,7 @@ mod tests {
     #[test]
     fn places_share_the_rate_evenly() {
         let start = Instant::now();
-        // 200 MB/s in pieces of 256 KiB, a hundredth of it at each place.
+        // 200 MB/s in pieces of 256 KiB, a hundredth at each place.
         let begin = Begin::evenly(200e6 / 262_144.0, 100);
         let distance = 262_144.0 / 2e6;
         for place in [0, 50, 99_u8] {

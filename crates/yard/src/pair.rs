@@ -4,8 +4,8 @@
 //!   client.transmit ──► bundles ──► server.route, server.receive
 //!   client.receive, client.route ◄── bundles ◄── server.transmit
 //! ```
-//! There is no clock either: time is a number that the caller moves on. `squall bench core`
-//! measures such a pair by the CPU clock, and `cargo xtask cost` by instructions.
+//! There is no clock either: time is a number that the caller advances. `squall bench core`
+//! measures such a pair by CPU time, and `cargo xtask cost` by instructions.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::error::{Failure, Result, context};
 pub const BUNDLES: usize = 4;
 /// Bytes of a bundle's buffer.
 const BUNDLE: usize = 65_507;
-/// Datagrams in a bundle at most.
+/// Maximum number of datagrams in a bundle.
 const SEGMENTS: usize = 64;
 /// How far time moves when neither end has anything to send.
 const PAUSE: Duration = Duration::from_millis(30);
-/// Pauses in which nothing is sent, after which a connection is at rest.
+/// A connection is at rest after this many pauses in which nothing is sent.
 const QUIET: usize = 3;
 
 /// The datagrams of one transmission.
@@ -61,19 +61,19 @@ pub struct End {
     endpoint: Endpoint,
     /// By handle.
     connections: Vec<Option<Connection>>,
-    /// The handle of the connection that was accepted last.
+    /// Handle of the connection accepted last.
     accepted: Option<ConnectionHandle>,
-    /// Its address on the imagined network.
+    /// Its address on the imaginary network.
     pub address: SocketAddr,
-    /// Where its time goes, if that is counted.
+    /// Where its time goes, if counted.
     pub stages: Stages,
 }
 
 impl End {
-    /// An endpoint whose randomness follows from `seed`. It is a server if it has a configuration.
+    /// An endpoint whose randomness derives from `seed`. It is a server if given a configuration.
     pub fn new(server: Option<Arc<ServerConfig>>, seed: u8) -> Self {
-        // Nothing else reaches this endpoint, so nothing here has to be unpredictable, and it need
-        // not defend itself however many handshakes begin at once.
+        // Nothing else reaches this endpoint, so nothing has to be unpredictable, and no number of
+        // handshakes calls for a defence.
         let config = EndpointConfig::new([7; 32])
             .retry_from(usize::MAX)
             .max_handshakes(usize::MAX)
@@ -91,7 +91,7 @@ impl End {
     /// A connection.
     ///
     /// # Errors
-    /// There is none with this handle.
+    /// There is no connection with this handle.
     pub fn connection(&mut self, handle: ConnectionHandle) -> Result<&mut Connection> {
         let slot = self.connections.get_mut(handle.0);
         slot.and_then(Option::as_mut)
@@ -176,7 +176,7 @@ impl End {
         filled
     }
 
-    /// Lets a connection's timers fire that are due.
+    /// Fires a connection's timers that are due.
     pub fn on_timeout(&mut self, now: Time, handle: ConnectionHandle) {
         if let Some(Some(connection)) = self.connections.get_mut(handle.0)
             && connection.next_timeout().is_some_and(|due| due <= now)
@@ -231,8 +231,8 @@ impl Pair {
         }
     }
 
-    /// Starts this many connections together, and serves them in turn until all are at rest:
-    /// handshakes are confirmed, tickets delivered, and the size of the path is known.
+    /// Starts this many connections together and serves them in turn until all are at rest:
+    /// handshakes confirmed, tickets delivered, and the path MTU known.
     ///
     /// # Errors
     /// A handshake failed.
@@ -242,7 +242,7 @@ impl Pair {
             let client = self
                 .client
                 .connect(self.now, config.clone(), self.server.address)?;
-            // The first flight alone, so that it is known which connection the server makes of it.
+            // Only the first flight, to learn which connection the server creates for it.
             let filled = self.client.transmit(self.now, client, &mut self.bundles);
             for bundle in &mut self.bundles[..filled] {
                 self.server.receive(self.now, self.client.address, bundle)?;
@@ -320,7 +320,7 @@ impl Pair {
         Ok(filled)
     }
 
-    /// Moves the time on, and lets the timers of a connection fire that are due by then.
+    /// Advances the time, and fires the timers of a connection that are due by then.
     pub fn pass(&mut self, time: Duration, link: Link) {
         self.now += time;
         self.server.on_timeout(self.now, link.server);

@@ -4,19 +4,19 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A group of options from a command line that has no others, for tests of what options mean.
+/// Parses a group of options from a command line that has no others, for tests.
 ///
 /// # Errors
-/// What the command would say of `args`.
+/// The command's error for `args`.
 pub fn group<A: clap::Args>(args: &[&str]) -> Result<A, clap::Error> {
     let command = A::augment_args(clap::Command::new("perf").no_binary_name(true));
     A::from_arg_matches(&command.try_get_matches_from(args)?)
 }
 
-/// The most connections, or streams of one connection, that are measured at a time.
+/// Maximum number of connections, or of streams of one connection, that are measured at a time.
 pub const MAX_COUNT: usize = 100_000;
 
-/// A count of things that are made: connections, streams, rounds.
+/// A count of things to make: connections, streams, rounds.
 pub fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=MAX_COUNT) => Ok(count),
@@ -50,7 +50,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A rate in bits per second, as iperf3 has it: digits, then nothing, K, M or G (10^3, 10^6, 10^9).
+/// A rate in bits per second, as in iperf3: digits, then nothing, K, M or G (10^3, 10^6, 10^9).
 pub fn bitrate(text: &str) -> Result<u64, String> {
     size(text)
         .ok()
@@ -58,7 +58,7 @@ pub fn bitrate(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "give bits per second from 1K to 1000G, such as 800K, 100M or 5G".to_owned())
 }
 
-/// Seconds, in fractions where wanted.
+/// Seconds, possibly fractional.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
@@ -67,7 +67,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "give seconds from 0.01 to 86400, such as 10 or 0.5".to_owned())
 }
 
-/// Seconds between reports; 0: none, as iperf3 has it.
+/// Seconds between reports; 0: none, as in iperf3.
 pub fn interval(text: &str) -> Result<Duration, String> {
     (text.parse().ok())
         .filter(|seconds| *seconds == 0.0 || (0.1..=86_400.0).contains(seconds))
@@ -95,21 +95,21 @@ pub fn listen(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// An address of this machine, with an interface where it needs one (`fe80::1%eth0`); port 0.
+/// An address of this machine, with an interface if it needs one (`fe80::1%eth0`); port 0.
 pub fn local(text: &str) -> Result<SocketAddr, String> {
     let hint =
         || "give an IP address of this machine, such as 192.0.2.1 or fe80::1%eth0".to_owned();
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok((ip, 0).into());
     }
-    // The system knows the numbers of interfaces; a name of a host is not what is asked for.
+    // The system resolves interface names to numbers; a host name is not wanted here.
     let (ip, _interface) = text.split_once('%').ok_or_else(hint)?;
     ip.parse::<Ipv6Addr>().map_err(|_| hint())?;
     let found = (text, 0).to_socket_addrs().ok();
     found.and_then(|mut found| found.next()).ok_or_else(hint)
 }
 
-/// UDP payload of a full datagram, from what every path carries to what a UDP datagram holds.
+/// UDP payload of a full datagram, from what every path carries up to what a UDP datagram can hold.
 pub fn payload(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(payload @ 1_200..=65_507) => Ok(payload),

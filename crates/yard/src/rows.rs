@@ -1,4 +1,4 @@
-//! Results as rows, one a workload and contender: the same for a table of a spreadsheet and for a
+//! Results as rows, one per workload and contender: the same for a spreadsheet and for the
 //! comparison with other stacks.
 
 use std::fmt::Write as _;
@@ -17,13 +17,13 @@ pub struct Row {
     /// (datagrams of 1,100 or 200 bytes), `datagrams` (others), `W8` (connections with three
     /// requests of 10,000 bytes), `churn` (others).
     pub workload: &'static str,
-    /// Who did the work.
+    /// Which stack did the work.
     pub contender: &'static str,
     /// Throughput of a bulk transfer.
     pub gbit_per_s: Option<f64>,
     /// Requests or handshakes.
     pub per_s: Option<f64>,
-    /// In `cpu_unit`; absent where the other end is another process.
+    /// In `cpu_unit`; absent if the other end is another process.
     pub server_cpu: Option<f64>,
     /// The client's CPU time, in `cpu_unit`.
     pub client_cpu: Option<f64>,
@@ -31,16 +31,16 @@ pub struct Row {
     pub cpu_unit: &'static str,
     /// How long requests or handshakes took.
     pub latency_us: Option<Percentiles>,
-    /// Connections at a time, where as many were asked for.
+    /// Connections at a time, if a number was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<usize>,
-    /// Of requests, `closed`: they follow responses; `open`: they begin by the clock.
+    /// For requests: `closed` if they follow responses, `open` if they begin by the clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
     /// Bytes of a response, a segment or a datagram.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// squall's server: UDP datagrams for each message that it gave to the kernel.
+    /// squall's server: UDP datagrams per message passed to the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagrams_per_message: Option<f64>,
     /// Each stream's limit in 10^9 bits per second, if the application has one.
@@ -61,13 +61,13 @@ pub const PER_CONNECTION: &str = "us/connection";
 /// CPU of handshakes.
 pub const PER_HANDSHAKE: &str = "us/handshake";
 
-/// A rate in bits per second as rows have it, in 10^9 bits per second.
+/// Converts a rate in bits per second to the unit of rows, 10^9 bits per second.
 pub fn gbit(bits_per_second: u64) -> f64 {
     bits_per_second as f64 / 1e9
 }
 
-/// The workload's name of a bulk transfer, in both directions at the same time or in one.
-/// `endless`: a download that only the time ends. `limited`: by a rate of the application.
+/// The workload name of a bulk transfer, in both directions at once or in one. `endless`: a
+/// download that ends only when time is up. `limited`: by the application's rate.
 pub fn bulk(
     connections: usize,
     streams: usize,
@@ -183,7 +183,7 @@ mod tests {
         };
         assert_eq!(name(1, 1, true, true), "W1r");
         assert_eq!(name(1, 1, true, false), "W1");
-        // As many bytes as asked for, or an upload.
+        // A fixed number of bytes, or an upload.
         assert_eq!(name(1, 1, false, true), "W1");
         for limited in [false, true] {
             assert_eq!(name(1_000, 1, true, limited), "W5s");

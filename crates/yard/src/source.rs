@@ -1,5 +1,5 @@
-//! What is sent, and what becomes of it: one fixed buffer handed over again and again when time
-//! is measured, a seeded pattern with a digest at both ends when bytes are compared.
+//! What is sent, and what the receiver does with it: one fixed buffer, handed over repeatedly, when
+//! time is measured; a seeded pattern with a digest at both ends when bytes are compared.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-/// The fixed buffer. Not zeroes: a page of zeroes that is only read would be one physical page.
+/// The fixed buffer. Not zeroes: zero pages that are only read would all be one physical page.
 static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut block = vec![0; BLOCK_LEN];
     fill(&mut block, 1, 0);
@@ -24,28 +24,28 @@ pub struct Source {
     pace: Option<Pace>,
 }
 
-/// An application that has its data at a certain rate.
+/// An application that produces its data at a given rate.
 struct Pace {
     bits_per_second: u64,
     /// When the first piece was asked for.
     begun: Option<Instant>,
-    /// Bytes given since.
+    /// Bytes handed over since then.
     given: u64,
 }
 
-/// How much a paced source gives at a time: what comes together in this time ...
+/// How much a paced source hands over at a time: what accumulates in this time ...
 const PACED_TIME: Duration = Duration::from_millis(1);
 /// ... but not less than this many bytes.
 const PACED_LEAST: usize = 16 * 1024;
 
 impl Pace {
-    /// How long it takes to come by this many bytes.
+    /// How long it takes to produce this many bytes.
     fn time_of(&self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(self.bits_per_second);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Bytes of a piece, at most.
+    /// Maximum bytes of a piece.
     fn piece(&self) -> usize {
         let bytes = u128::from(self.bits_per_second) * PACED_TIME.as_nanos() / 8_000_000_000;
         usize::try_from(bytes).map_or(usize::MAX, |bytes| bytes.max(PACED_LEAST) / 8 * 8)
@@ -55,7 +55,8 @@ impl Pace {
 enum Origin {
     /// Slices of [`BLOCK`], from `at` on.
     Fixed { at: usize },
-    /// The pattern of `seed` from `offset` (a multiple of 8) on, and the digest of what was given.
+    /// The pattern of `seed` from `offset` (a multiple of 8) on, with the digest of what was handed
+    /// over.
     Pattern {
         seed: u64,
         offset: u64,
@@ -77,7 +78,7 @@ impl Source {
         Self { origin, pace: None }
     }
 
-    /// The same at a rate in bits per second; `None`: as fast as it is taken.
+    /// The same at a rate in bits per second; `None`: as fast as it is consumed.
     #[must_use]
     pub fn paced(mut self, bits_per_second: Option<u64>) -> Self {
         self.pace = bits_per_second.map(|bits_per_second| Pace {
@@ -88,8 +89,8 @@ impl Source {
         self
     }
 
-    /// When the next piece is there; `None`: at once. A sender that was late gets what has come
-    /// together meanwhile without another wait.
+    /// When the next piece is available; `None`: now. A sender that was late gets what has
+    /// accumulated meanwhile without further waiting.
     pub fn due(&mut self) -> Option<Instant> {
         let pace = self.pace.as_mut()?;
         let now = Instant::now();
@@ -97,8 +98,8 @@ impl Source {
         (due > now).then_some(due)
     }
 
-    /// The next bytes of the stream: `len` of them, or fewer at the end of the fixed buffer
-    /// (never none). Only the last piece of a pattern may be of a length that 8 does not divide.
+    /// The next bytes of the stream: `len` of them, or fewer at the end of the fixed buffer (never
+    /// zero). Only the last piece of a pattern may have a length that is not a multiple of 8.
     pub fn next(&mut self, len: usize) -> Bytes {
         let len = match &self.pace {
             Some(pace) => len.min(pace.piece()),
@@ -111,7 +112,7 @@ impl Source {
         piece
     }
 
-    /// The digest of everything given so far, where there is one.
+    /// The digest of everything handed over so far, if there is one.
     pub fn digest(self) -> Option<Digest> {
         match self.origin {
             Origin::Fixed { .. } => None,
@@ -150,7 +151,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// One that only lets bytes pass, or one that digests them.
+    /// A sink that discards bytes, or one that digests them.
     pub fn new(digest: bool) -> Self {
         Self {
             digest: digest.then(Sha256::new),
@@ -170,8 +171,8 @@ impl Sink {
     }
 }
 
-/// One digest for all streams of an end. The two ends do not number their streams alike, so the
-/// order is the digests' own.
+/// One digest for all streams of an end. The two ends number their streams differently, so the
+/// digests are sorted.
 pub fn combine(mut digests: Vec<Digest>) -> String {
     if let [one] = digests.as_slice() {
         return hex(one);
@@ -200,8 +201,8 @@ pub fn fingerprint(bytes: &[u8]) -> String {
     pairs.join(":")
 }
 
-/// The pattern: word `i` is splitmix64's i-th answer to `seed`, so that no part of it repeats
-/// and any two places differ.
+/// The pattern: word `i` is splitmix64's i-th answer to `seed`, so no part of it repeats and any
+/// two places differ.
 fn fill(bytes: &mut [u8], seed: u64, first_word: u64) {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let word = |index: u64| {
@@ -303,7 +304,7 @@ mod tests {
         assert!(wait <= Duration::from_millis(5), "{wait:?}");
         std::thread::sleep(Duration::from_millis(6));
         assert_eq!(source.due(), None);
-        // Pieces of a slow one are not smaller than what a call is worth.
+        // Pieces of a slow source are still large enough to be worth a call.
         let mut slow = Source::new(None).paced(Some(1_000_000));
         assert_eq!(slow.next(1 << 18).len(), PACED_LEAST);
         assert_eq!(slow.next(100).len(), 100);

@@ -1,13 +1,13 @@
-//! The cost table by stage: what the table of the WinQuic measurement shows, with finer rows.
+//! The cost table by stage: like the table of the WinQuic measurement, with finer rows.
 //!
-//! A worker stamps the time-stamp counter when it passes from one stage to the next, once a
-//! batch. Ticks become nanoseconds by the rate of that counter. Ticks of waiting are mostly no CPU
-//! time: what a wait costs (the system calls that put the thread to sleep and wake it) is read from
-//! the thread's CPU clock before and after, for one wait in seven. What is left of the thread's CPU
-//! time after that is *unattributed*, and each table sums to its thread's CPU time.
+//! A worker reads the time-stamp counter when it passes from one stage to the next, once a batch.
+//! The counter's rate converts ticks to nanoseconds. Ticks of waiting are mostly not CPU time: the
+//! cost of a wait (the system calls that put the thread to sleep and wake it) is measured by
+//! reading the thread's CPU clock before and after, for one wait in seven. The rest of the thread's
+//! CPU time is *unattributed*, so each table sums to its thread's CPU time.
 //!
-//! If the kernel takes the CPU away inside a stage, that stage's ticks contain the time of others:
-//! the stages claim too much, and what is unattributed is unknown rather than small. If they claim
+//! If the kernel takes the CPU away inside a stage, that stage's ticks include other threads' time:
+//! the stages claim too much, and the unattributed time is unknown rather than small. If they claim
 //! more than the thread's CPU time, they are all scaled down to it.
 
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use crate::layout::{self, Column, Grid, Group};
 /// What one worker thread counted.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// Name of the stage and ticks spent in it.
+    /// Names of the stages and ticks spent in each.
     pub stages: Vec<(&'static str, u64)>,
     /// What waiting cost.
     pub waits: Waits,
@@ -30,13 +30,13 @@ pub struct Sample {
     pub stamps: u64,
     /// The thread's CPU time.
     pub cpu: Duration,
-    /// How often the kernel took the CPU away from the thread; 0 where the system does not say.
+    /// How often the kernel took the CPU away from the thread; 0 if the system does not say.
     pub preemptions: u64,
-    /// Datagrams sent or received, whichever is the payload's direction.
+    /// Datagrams sent or received, whichever is the direction of the payload.
     pub packets: u64,
     /// Stream bytes delivered.
     pub bytes: u64,
-    /// Requests or handshakes; of a bulk transfer none.
+    /// Requests or handshakes; none in a bulk transfer.
     pub operations: u64,
 }
 
@@ -59,7 +59,7 @@ impl Sample {
         self.operations += other.operations;
     }
 
-    /// What came since an earlier sample of the same thread.
+    /// What was counted since an earlier sample of the same thread.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut stages = self.stages.clone();
@@ -78,7 +78,7 @@ impl Sample {
         }
     }
 
-    /// Seconds of CPU time by stage, with what waiting took in a row of its own.
+    /// Seconds of CPU time by stage, with waiting in a row of its own.
     pub fn seconds(&self, rates: Rates) -> Vec<(&'static str, f64)> {
         let seconds = |ticks: u64| ticks as f64 * rates.ns_per_tick / 1e9;
         let stages = self.stages.iter();
@@ -102,23 +102,22 @@ pub struct Clocks {
 /// What turns ticks into time and cycles.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
-    /// Nanoseconds a tick of the time-stamp counter.
+    /// Nanoseconds per tick of the time-stamp counter.
     pub ns_per_tick: f64,
     /// What reading the clocks costs.
     pub clocks: Clocks,
-    /// The core's clock, where it can be measured.
+    /// The core's clock, if it can be measured.
     pub core_ghz: Option<f64>,
 }
 
 impl Rates {
-    /// Nanoseconds that went into reading the thread's CPU clock.
+    /// Nanoseconds spent on reading the thread's CPU clock.
     fn readings(&self, waits: &Waits) -> f64 {
         (READINGS * waits.measured) as f64 * self.clocks.ns_per_cpu_reading
     }
 
-    /// Nanoseconds of CPU time that waiting took, reading the clock included. A measured wait holds
-    /// about the half of each of its two readings: one that was not measured is that much
-    /// shorter.
+    /// Nanoseconds of CPU time that waiting took, reading the clock included. A measured wait
+    /// includes about half of each of its two readings: an unmeasured one is that much shorter.
     fn waiting(&self, waits: &Waits) -> f64 {
         if waits.measured == 0 {
             return 0.0;
@@ -139,14 +138,14 @@ pub struct Row {
     /// Microseconds of CPU time per request or handshake; absent for bulk transfers or if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_operation: Option<f64>,
-    /// Core cycles per byte; absent if unknown, as where the core's clock cannot be measured.
+    /// Core cycles per byte; absent if unknown, for example if the core's clock cannot be measured.
     pub cycles_per_byte: Option<f64>,
     /// Share of the thread's CPU time; absent if unknown.
     pub percent: Option<f64>,
 }
 
 impl Row {
-    /// A row of which no figure is known.
+    /// A row without any known figure.
     fn unknown(stage: &'static str) -> Self {
         Self {
             stage,
@@ -165,7 +164,7 @@ pub struct Table {
     pub rows: Vec<Row>,
     /// The whole thread: the sum of the rows.
     pub total: Row,
-    /// Reading the counter: contained in the rows above, not added to them.
+    /// Reading the counter: included in the rows above, not added to them.
     pub overhead: Row,
     /// Packets that the costs are divided by.
     pub packets: u64,
@@ -173,14 +172,14 @@ pub struct Table {
     pub bytes: u64,
     /// The thread's CPU time in seconds.
     pub cpu_s: f64,
-    /// What stages by the stamps' clock, and waits, claim of the thread's CPU time before the
-    /// stages are scaled: above 100 the thread was preempted inside stages, and the rows are
+    /// Share of the thread's CPU time that stages (by the stamps' clock) and waits claim before the
+    /// stages are scaled. Above 100, the thread was preempted inside stages, and the rows are
     /// blurred.
     pub claimed_percent: f64,
     /// Whether the thread was preempted so often or so long that the stages contain other threads'
-    /// time. What is unattributed is then unknown.
+    /// time. The unattributed time is then unknown.
     pub preempted: bool,
-    /// How often the kernel took the CPU away from the thread; 0 where the system does not say.
+    /// How often the kernel took the CPU away from the thread; 0 if the system does not say.
     pub preemptions: u64,
     /// How often the time-stamp counter was read.
     pub stamps: u64,
@@ -189,7 +188,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Scales what a thread counted; `None` when it moved nothing.
+    /// Scales what a thread counted; `None` if it moved nothing.
     pub fn new(sample: &Sample, rates: Rates) -> Option<Self> {
         let cpu_ns = sample.cpu.as_secs_f64() * 1e9;
         if sample.packets == 0 || sample.bytes + sample.operations == 0 || cpu_ns <= 0.0 {
@@ -216,11 +215,11 @@ impl Table {
         let mut rows: Vec<Row> = sample
             .stages
             .iter()
-            // Protocols above the transport, where there are none.
+            // Leave out protocols above the transport if there are none.
             .filter(|&&(stage, ticks)| ticks > 0 || !ABOVE.iter().any(|one| one.name() == stage))
             .map(|&(stage, ticks)| row(stage, ticks as f64 * rates.ns_per_tick * scale))
             .collect();
-        // A sample by seconds has it already.
+        // A sample by seconds already has it.
         if !rows.iter().any(|row| row.stage == WAITING) {
             rows.push(row(WAITING, waiting));
         }
@@ -249,7 +248,7 @@ impl Table {
         })
     }
 
-    /// The rows, then their sum and what reading the clocks took of it.
+    /// The rows, then their sum and the part of it spent on reading the clocks.
     fn all_rows(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().chain([&self.total, &self.overhead])
     }
@@ -260,13 +259,13 @@ impl Table {
         claimed.filter_map(|row| row.percent).sum()
     }
 
-    /// The part of the thread's time that went into reading the clocks.
+    /// The part of the thread's time spent on reading the clocks.
     pub fn overhead_percent(&self) -> f64 {
         self.overhead.percent.unwrap_or_default()
     }
 
-    /// The shares of the thread's CPU time by stage, in percent, for a chart: they sum to 100. What
-    /// is unknown is not split.
+    /// The shares of the thread's CPU time by stage, in percent, for a chart: they sum to 100.
+    /// Unknown shares are not split.
     pub fn shares(&self) -> Vec<(&'static str, f64)> {
         let known = self.rows.iter();
         let known = known.filter_map(|row| Some((row.stage, row.percent?)));
@@ -284,10 +283,10 @@ impl Table {
 pub struct Both {
     /// CPU of all threads of this process while it was measured.
     pub process_cpu_s: f64,
-    /// How much of that the two tables' stages claim; absent if unknown, since a thread was
+    /// How much of that the two tables' stages claim; absent if unknown because a thread was
     /// preempted.
     pub attributed_percent: Option<f64>,
-    /// Stamps times the measured cost of one, of both threads' CPU.
+    /// Stamps times the measured cost of one, as a share of both threads' CPU time.
     pub overhead_percent: f64,
     /// The server's table.
     pub server: Table,
@@ -321,8 +320,8 @@ impl Both {
     }
 }
 
-/// Tables of one thread each, side by side if `width` columns are enough: of bulk transfer with the
-/// cost of a packet and of a byte, of operations with that of one of them.
+/// Tables of one thread each, side by side if `width` columns are enough: for bulk transfer with
+/// the cost of a packet and of a byte, for operations with the cost of one.
 pub fn text(title: &str, named: &[(&str, &Table)], width: usize) -> String {
     let Some((_, first)) = named.first() else {
         return String::new();
@@ -395,25 +394,25 @@ pub fn remarks(
     )
 }
 
-/// Percent of its CPU time that a thread's rows claim, above which it was preempted inside stages:
-/// below, the two clocks and the waits that were not measured make the difference.
+/// If a thread's rows claim more than this percentage of its CPU time, it was preempted inside
+/// stages. Below, the two clocks and the unmeasured waits explain the difference.
 const BLURRED: f64 = 102.0;
 
 /// Involuntary context switches per second of CPU time above which a thread counts as preempted.
 /// One costs about a millisecond where threads compete for cores (23 hid 25 ms of 0.64 CPU-seconds,
-/// 127 hid 0.47 s of 0.87, busy Zen 5), so that fewer hide less than 1 %.
+/// 127 hid 0.47 s of 0.87, busy Zen 5), so fewer hide less than 1 %.
 const MAX_PREEMPTIONS_PER_S: f64 = 10.0;
 
-/// Readings of the thread's CPU clock for a wait that is measured.
+/// Readings of the thread's CPU clock for a measured wait.
 const READINGS: u64 = 2;
 
 /// The stages of protocols above the transport.
 const ABOVE: [Stage; 2] = [Stage::Http, Stage::Qpack];
 
-/// The row of what it takes to put the thread to sleep and to wake it.
+/// The row for putting the thread to sleep and waking it.
 pub const WAITING: &str = "waiting and waking";
 
-/// The row of what no stage claims.
+/// The row for what no stage claims.
 const UNATTRIBUTED: &str = "unattributed";
 
 #[cfg(test)]
@@ -502,10 +501,10 @@ mod tests {
         let words: Vec<&str> = line.expect("the row").split_whitespace().collect();
         assert_eq!(words, ["unattributed", "unknown", "unknown", "unknown"]);
         assert!(text.contains("preempted 21 times in 2.000"), "{text}");
-        // The picture is as long as the CPU time all the same.
+        // The bar is still as long as the CPU time.
         let rest = table.shares().pop().expect("parts");
         assert!(rest.0 == NOT_SPLIT && rest.1 > 99.0);
-        // Once in a while is no reason.
+        // Occasional preemption does not count.
         let table = preempted(20, 2);
         assert!(!table.preempted && table.rows.last().is_some_and(|row| row.percent.is_some()));
     }

@@ -1,9 +1,9 @@
-//! Quantiles, and how sure they are.
+//! Quantiles and their confidence intervals.
 
-/// Resamples of a bootstrap.
+/// Number of bootstrap resamples.
 const RESAMPLES: usize = 1000;
 
-/// The value below which a share of the values lies; 0 where there are none.
+/// The value below which a share of the values lies; 0 if there are none.
 pub fn quantile(values: &mut [f64], share: f64) -> f64 {
     let Some(last) = values.len().checked_sub(1) else {
         return 0.0;
@@ -16,8 +16,8 @@ pub fn quantile(values: &mut [f64], share: f64) -> f64 {
 
 /// The lower quartile.
 ///
-/// On a machine that others use too, noise only ever adds time: the lower quartile sees little of
-/// it, and unlike the minimum it does not hang on one lucky round.
+/// On a shared machine, noise only ever adds time: the lower quartile sees little of it, and unlike
+/// the minimum it does not depend on one lucky round.
 pub fn lower_quartile(values: &[f64]) -> f64 {
     quantile(&mut values.to_vec(), 0.25)
 }
@@ -34,7 +34,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The spread of values.
+    /// The spread of these values.
     pub fn of(mut values: Vec<f64>) -> Self {
         Self {
             median: quantile(&mut values, 0.5),
@@ -44,7 +44,7 @@ impl Spread {
     }
 }
 
-/// How much more the second of two alternated things takes than the first, in percent.
+/// How much longer the second of two alternated things takes than the first, in percent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overhead {
     /// The estimate.
@@ -55,12 +55,12 @@ pub struct Overhead {
     pub high_percent: f64,
 }
 
-/// The lower quartile of `with` against that of `without`; entries at the same place are a pair.
+/// The lower quartile of `with` against that of `without`; entries at the same index are a pair.
 ///
 /// The quartile is taken of each side, not of the differences: the lower quartile of differences
-/// would favour pairs in which noise hit `without`, and say less than the truth. The interval is
-/// the percentile bootstrap's: whole pairs are drawn, since the two of a pair share the machine's
-/// state.
+/// would favour pairs in which noise hit `without`, and so underestimate. The interval comes from
+/// the percentile bootstrap: whole pairs are drawn, since both of a pair see the machine in the
+/// same state.
 pub fn overhead(without: &[f64], with: &[f64]) -> Overhead {
     let percent = |without: f64, with: f64| {
         if without > 0.0 {
@@ -107,7 +107,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// A generator of numbers (xorshift) with a fixed seed: the same samples give the same interval.
+/// A random number generator (xorshift) with a fixed seed: the same samples give the same interval.
 pub struct Random(pub u64);
 
 impl Random {
@@ -119,7 +119,7 @@ impl Random {
         self.0
     }
 
-    /// A number below `limit`, which is not 0.
+    /// A number below `limit`, which must not be 0.
     pub fn below(&mut self, limit: usize) -> usize {
         ((self.draw() >> 32) % limit.max(1) as u64) as usize
     }

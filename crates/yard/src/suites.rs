@@ -54,11 +54,11 @@ impl Suite {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suites(Vec<(Suite, u32)>);
 
-/// The greatest share, so that products with numbers of connections fit.
+/// The largest share, so that its product with a number of connections fits.
 const MAX_SHARE: u32 = 1_000_000;
 
 impl Suites {
-    /// The suites that were named, in that order.
+    /// The named suites, in that order.
     pub fn named(&self) -> impl Iterator<Item = Suite> {
         self.0.iter().map(|&(suite, _)| suite)
     }
@@ -98,7 +98,7 @@ impl Suites {
         for (&(suite, _), own) in self.0.iter().zip(self.counts(connections)) {
             places.extend((0..own).map(|at| ((at as f64 + 0.5) / own as f64, suite)));
         }
-        // A stable sort: what is equal stays in the order of the names.
+        // A stable sort: equal elements stay in the order of the names.
         places.sort_by(|a, b| a.0.total_cmp(&b.0));
         Ok(places.into_iter().map(|(_, suite)| suite).collect())
     }
@@ -114,7 +114,7 @@ impl Suites {
                     .max(1)
             })
             .collect();
-        // What is missing from the share that a suite was named with, times `sum`.
+        // What is missing from a suite's named share, times `sum`.
         let missing = |at: usize, counts: &[usize]| {
             i128::from(exact(self.0[at].1)) - counts[at] as i128 * i128::from(sum)
         };
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(order("aes128=90,chacha20=10", 20), "11111H1111".repeat(2));
         assert_eq!(order("aes128=1,chacha20=1", 6), "1H1H1H");
         assert_eq!(order("aes128", 3), "111");
-        // Everybody has one, however small the share is.
+        // Every suite has one, however small its share.
         assert_eq!(order("aes128=1000,chacha20=1", 2), "1H");
         assert_eq!(
             order("chacha20=1,aes128=1000,aes256=1", 4)

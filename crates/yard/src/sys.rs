@@ -1,9 +1,9 @@
 //! The machine below the measurement: cores, clocks of threads and processes, the core's clock
 //! rate.
 //!
-//! The only `unsafe` of this crate. Most of this is Linux; elsewhere the clocks answer what the
-//! platform has and pinning says that it cannot. Systems that are no Unix have no such clocks here,
-//! and [`can_measure`] says so before anything is measured by them.
+//! The only `unsafe` of this crate. Most of this is for Linux; elsewhere the clocks report what the
+//! platform has, and pinning returns an error. Systems other than Unix have no such clocks here,
+//! and [`can_measure`] says so before anything is measured.
 
 use std::io;
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// A stream between two ends of this process that touches no network where the system can do that.
+/// A stream between two ends in this process, which avoids the network if the system can do that.
 #[cfg(unix)]
 pub type Stream = std::os::unix::net::UnixStream;
 #[cfg(not(unix))]
@@ -57,19 +57,19 @@ pub fn process_cpu() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
-/// Never asked: [`can_measure`] has said no.
+/// Never called: [`can_measure`] has returned an error.
 #[cfg(not(unix))]
 pub fn thread_cpu() -> Duration {
     Duration::ZERO
 }
 
-/// Never asked: [`can_measure`] has said no.
+/// Never called: [`can_measure`] has returned an error.
 #[cfg(not(unix))]
 pub fn process_cpu() -> Duration {
     Duration::ZERO
 }
 
-/// The signals that ask a program to end: Ctrl-C's, and that of `kill` and of service managers.
+/// The signals that ask a program to end: those of Ctrl-C, and of `kill` and service managers.
 #[cfg(unix)]
 fn end_signals() -> libc::sigset_t {
     // SAFETY: all-zero bytes are memory that sigemptyset then makes a set.
@@ -83,7 +83,7 @@ fn end_signals() -> libc::sigset_t {
     set
 }
 
-/// Holds SIGINT and SIGTERM back from the calling thread and those that it starts, for
+/// Blocks SIGINT and SIGTERM in the calling thread and those that it starts, for
 /// [`wait_for_end_signal`].
 #[cfg(unix)]
 pub fn block_end_signals() {
@@ -93,7 +93,7 @@ pub fn block_end_signals() {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
 }
 
-/// Waits for SIGINT or SIGTERM, which [`block_end_signals`] holds back; false if that cannot be.
+/// Waits for SIGINT or SIGTERM, which [`block_end_signals`] blocks; false if it cannot wait.
 #[cfg(unix)]
 pub fn wait_for_end_signal() -> bool {
     let set = end_signals();
@@ -102,7 +102,7 @@ pub fn wait_for_end_signal() -> bool {
     unsafe { libc::sigwait(&raw const set, &raw mut signal) == 0 }
 }
 
-/// Nothing is held back: Ctrl-C ends the process at once.
+/// Nothing is blocked: Ctrl-C ends the process at once.
 #[cfg(not(unix))]
 pub fn block_end_signals() {}
 
@@ -111,8 +111,8 @@ pub fn wait_for_end_signal() -> bool {
     false
 }
 
-/// Lets this process open as many files as the system allows it, which is often more than the 1,024
-/// of the default: a thousand TCP connections are two thousand, where both ends are here.
+/// Lets this process open as many files as the system allows, often more than the default of 1,024:
+/// a thousand TCP connections take two thousand if both ends are in this process.
 #[cfg(unix)]
 pub fn raise_descriptor_limit() {
     let mut limit = libc::rlimit {
@@ -122,7 +122,7 @@ pub fn raise_descriptor_limit() {
     // SAFETY: `limit` is writable.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
         limit.rlim_cur = limit.rlim_max;
-        // SAFETY: `limit` is readable. Where the system refuses, the limit stays as it is.
+        // SAFETY: `limit` is readable. If the system refuses, the limit stays as it is.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     }
 }
@@ -136,8 +136,8 @@ pub fn thread_cpu_of(tid: i32) -> Option<Duration> {
     clock(cpu_clock_id(tid, CLOCK_OF_THREAD))
 }
 
-/// The CPU time of the process `pid`, user and system. A kernel thread such as `ksoftirqd/0` is
-/// a process in this sense. `None` where it is out of sight (another PID namespace).
+/// The CPU time of the process `pid`, user and system. A kernel thread such as `ksoftirqd/0` is a
+/// process in this sense. `None` if it is not visible (another PID namespace).
 #[cfg(target_os = "linux")]
 pub fn process_cpu_of(pid: i32) -> Option<Duration> {
     clock(cpu_clock_id(pid, 0))
@@ -169,14 +169,14 @@ pub fn preemptions_of(_tid: i32) -> Option<u64> {
     None
 }
 
-/// Set in a CPU clock id: the id names a thread, not a process.
+/// Bit of a CPU clock id: the id names a thread, not a process.
 #[cfg(target_os = "linux")]
 const CLOCK_OF_THREAD: i32 = 4;
-/// In a CPU clock id: the scheduler's count in nanoseconds, not the tick's.
+/// Value in a CPU clock id: the scheduler's count in nanoseconds, not the tick's.
 #[cfg(target_os = "linux")]
 const CLOCK_OF_SCHEDULER: i32 = 2;
 
-/// The kernel's encoding of "CPU clock of that task" (what `pthread_getcpuclockid` and
+/// The kernel's encoding of "CPU clock of this task" (what `pthread_getcpuclockid` and
 /// `clock_getcpuclockid` build), which needs no `pthread_t`.
 #[cfg(target_os = "linux")]
 const fn cpu_clock_id(id: i32, kind: i32) -> libc::clockid_t {
@@ -221,7 +221,7 @@ pub fn allowed_cores() -> Vec<usize> {
 /// Pins the calling thread to one core.
 ///
 /// # Errors
-/// The kernel's: the core does not exist or is not allowed here.
+/// From the kernel: the core does not exist or is not allowed here.
 #[cfg(target_os = "linux")]
 pub fn pin(core: usize) -> io::Result<()> {
     if core >= usize::try_from(libc::CPU_SETSIZE).unwrap_or(0) {
@@ -271,10 +271,10 @@ fn set_option(
     }
 }
 
-/// Chooses a TCP socket's congestion control by its name in the kernel.
+/// Sets a TCP socket's congestion control by its name in the kernel.
 ///
 /// # Errors
-/// The kernel's: it has none of that name, or keeps it for the privileged.
+/// From the kernel: it has none of that name, or reserves it for privileged processes.
 #[cfg(target_os = "linux")]
 pub fn set_congestion_control(socket: &TcpStream, name: &str) -> io::Result<()> {
     let name = name.as_bytes();
@@ -301,7 +301,7 @@ pub fn congestion_control(socket: &TcpStream) -> Option<String> {
     (answer == 0).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// A blocking read waits until that many bytes are there, or the end.
+/// Makes a blocking read wait until this many bytes have arrived, or the end.
 ///
 /// # Errors
 /// The kernel's.
@@ -326,7 +326,7 @@ pub fn set_receive_low_water(_socket: &TcpStream, _bytes: i32) -> io::Result<()>
     Ok(())
 }
 
-/// Columns of text of a terminal; `None` if it is none, or does not know.
+/// Columns of text of a terminal; `None` if it is not a terminal, or does not know.
 #[cfg(unix)]
 pub fn terminal_columns(terminal: &impl AsRawFd) -> Option<usize> {
     let mut size = libc::winsize {
@@ -347,9 +347,9 @@ pub fn terminal_columns<T>(_terminal: &T) -> Option<usize> {
     None
 }
 
-/// Adds to each of some registers in turn, `$repeats` times in each of some rounds; whether this
-/// architecture has the loop here. Additions of two registers take one cycle on every core we know
-/// and, unlike additions of a constant, are never folded away by renaming.
+/// Adds to each of some registers in turn, `$repeats` times per round; returns whether there is
+/// such a loop for this architecture. Additions of two registers take one cycle on every core we
+/// know and, unlike additions of a constant, are never folded away by renaming.
 macro_rules! additions {
     ($rounds:ident, $repeats:literal, $($x:ident)*) => {{
         #[cfg(target_arch = "x86_64")]
@@ -391,21 +391,20 @@ macro_rules! additions {
     }};
 }
 
-/// Runs `rounds` × 64 additions, each of which waits for the one before, and returns whether this
-/// architecture has such a chain here.
+/// Runs `rounds` × 64 additions, each of which depends on the previous one, and returns whether
+/// there is such a chain for this architecture.
 pub fn addition_chain(rounds: u64) -> bool {
     additions!(rounds, 64, a)
 }
 
-/// Runs `rounds` × 64 additions in eight chains that do not wait for each other, and returns
-/// whether this architecture has them here. They fill every unit that adds, so they take longer as
-/// soon as a sibling thread works on the same core. [`addition_chain`] leaves room for it and does
-/// not.
+/// Runs `rounds` × 64 additions in eight independent chains, and returns whether they exist for
+/// this architecture. They keep all adders busy, so they take longer as soon as a sibling thread
+/// works on the same core. [`addition_chain`] leaves room for the sibling, so it does not.
 pub fn additions_side_by_side(rounds: u64) -> bool {
     additions!(rounds, 8, a b c d e f g h)
 }
 
-/// EAX, EBX, ECX and EDX of a leaf of the CPU's own description; sub-leaf 0.
+/// EAX, EBX, ECX and EDX of a CPUID leaf; sub-leaf 0.
 #[cfg(target_arch = "x86_64")]
 pub fn cpuid(leaf: u32) -> [u32; 4] {
     let answer = std::arch::x86_64::__cpuid(leaf);
@@ -445,7 +444,7 @@ mod tests {
                 // SAFETY: gettid has no arguments and cannot fail.
                 let tid = unsafe { libc::gettid() };
                 let before = preemptions_of(tid).expect("own thread");
-                // Neither ever waits, so only the kernel can take turns.
+                // Neither ever waits, so only the kernel can switch between them.
                 while !done.load(Ordering::Relaxed) {
                     addition_chain(10_000);
                     if preemptions_of(tid).expect("own thread") > before {
@@ -532,7 +531,7 @@ mod tests {
     }
 }
 
-/// Has the allocator give memory that is free back to the system, where it can.
+/// Makes the allocator return free memory to the system, if it can.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn trim_memory() {
     // SAFETY: takes an integer, and moves nothing that is allocated.
@@ -543,10 +542,10 @@ pub fn trim_memory() {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn trim_memory() {}
 
-/// The features of a network device by their names in ethtool, and whether each is active.
+/// The features of a network device by their names in ethtool, and whether each is on.
 ///
 /// # Errors
-/// The system's: no such device, or the call is not allowed.
+/// From the system: no such device, or the call is not allowed.
 #[cfg(target_os = "linux")]
 pub fn device_features(device: &str) -> io::Result<Vec<(String, bool)>> {
     // linux/ethtool.h.
@@ -558,7 +557,7 @@ pub fn device_features(device: &str) -> io::Result<Vec<(String, bool)>> {
     /// Words of `ethtool_get_features_block`: available, requested, active, never_changed.
     const BLOCK: usize = 4;
     const ACTIVE: usize = 2;
-    /// More features than any kernel has: bounds what its answer makes us allocate.
+    /// More features than any kernel has: limits what its answer makes us allocate.
     const MAX_FEATURES: u32 = 1 << 12;
 
     let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
@@ -570,7 +569,7 @@ pub fn device_features(device: &str) -> io::Result<Vec<(String, bool)>> {
     };
     let mut info = [ETHTOOL_GSSET_INFO, 0, low, high, 0];
     ethtool(&socket, device, &mut info)?;
-    // The mask is cleared where the device has no such strings.
+    // The mask is cleared if the device has no such strings.
     let count = if info[2..4] == [0, 0] { 0 } else { info[4] };
     if count > MAX_FEATURES {
         return Err(io::ErrorKind::InvalidData.into());
@@ -601,7 +600,7 @@ pub fn device_features(device: &str) -> io::Result<Vec<(String, bool)>> {
     Ok(named.filter(|(name, _)| !name.is_empty()).collect())
 }
 
-/// One of ethtool's commands: `words` are its structure, with room for the answer.
+/// One of ethtool's commands: `words` is its structure, with room for the answer.
 #[cfg(target_os = "linux")]
 fn ethtool(socket: &std::net::UdpSocket, device: &str, words: &mut [u32]) -> io::Result<()> {
     /// linux/sockios.h.
@@ -626,7 +625,7 @@ fn ethtool(socket: &std::net::UdpSocket, device: &str, words: &mut [u32]) -> io:
     Ok(())
 }
 
-/// Other systems have other calls.
+/// Other systems have different calls.
 ///
 /// # Errors
 /// Always: `Unsupported`.

@@ -1,4 +1,4 @@
-//! The session tickets that a client's handshakes bring: kept, counted, and handed out on demand.
+//! The session tickets that a client receives: kept, counted, and handed out on demand.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, NamedGroup};
 use tokio::sync::Notify;
 
-/// The tickets that a client's handshakes bring.
+/// The tickets that a client receives.
 #[derive(Debug, Default)]
 pub struct Watch {
     tickets: Mutex<Tickets>,
@@ -21,36 +21,36 @@ pub struct Watch {
 
 #[derive(Debug, Default)]
 struct Tickets {
-    /// Hand them out.
+    /// Whether to hand them out.
     give: bool,
     kept: VecDeque<Tls13ClientSessionValue>,
 }
 
-/// Tickets that are kept at most, and so handshakes at a time; the oldest tickets go first.
+/// Maximum number of tickets kept, and so of handshakes at a time; the oldest are dropped first.
 pub const MAX_TICKETS: usize = 1_000;
 
 impl Watch {
-    /// Watches over a client's handshakes.
+    /// Watches a client's handshakes.
     pub fn over(tls: &mut ClientConfig) -> Arc<Self> {
         let watch = Arc::default();
         Self::also_over(&watch, tls);
         watch
     }
 
-    /// Watches over those of one more configuration.
+    /// Watches those of one more configuration too.
     pub fn also_over(watch: &Arc<Self>, tls: &mut ClientConfig) {
         tls.resumption = Resumption::store(Arc::clone(watch) as Arc<dyn ClientSessionStore>);
         // Sent only if the application asks for it before the end of the handshake.
         tls.enable_early_data = true;
     }
 
-    /// Forgets all tickets: they may be another server's.
+    /// Forgets all tickets: they may belong to another server.
     pub fn forget(&self) {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         *tickets = Tickets::default();
     }
 
-    /// Hands tickets out from now on, or none.
+    /// Sets whether tickets are handed out from now on.
     pub fn give(&self, give: bool) {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.give = give;
@@ -83,7 +83,7 @@ impl Watch {
 impl ClientSessionStore for Watch {
     fn set_kx_hint(&self, _server_name: ServerName<'static>, _group: NamedGroup) {}
 
-    /// None: every handshake offers the same key shares.
+    /// No hint: every handshake offers the same key shares.
     fn kx_hint(&self, _server_name: &ServerName<'_>) -> Option<NamedGroup> {
         None
     }
@@ -121,7 +121,7 @@ impl ClientSessionStore for Watch {
         _server_name: &ServerName<'static>,
     ) -> Option<Tls13ClientSessionValue> {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
-        // The newest: a server remembers a few hundred, the oldest are forgotten first.
+        // The newest: a server remembers a few hundred and forgets the oldest first.
         if tickets.give {
             tickets.kept.pop_back()
         } else {

@@ -14,7 +14,7 @@ use crate::live::{Counter, Gauges, Lane};
 use crate::pace::Begin;
 use crate::source::Source;
 
-/// Bytes handed to a stream, and at most taken from one, in one call.
+/// Bytes handed to a stream, or at most taken from one, in one call.
 pub const PIECE: usize = 256 * 1024;
 
 /// How much a round moves.
@@ -22,7 +22,7 @@ pub const PIECE: usize = 256 * 1024;
 pub enum Amount {
     /// This many bytes per stream.
     Bytes(u64),
-    /// As much as is delivered in this time.
+    /// As much as can be delivered in this time.
     Time(Duration),
 }
 
@@ -44,7 +44,7 @@ impl Direction {
         }
     }
 
-    /// The counter of what flows in this direction.
+    /// The counter for this direction.
     pub fn counter(self, gauges: &Gauges) -> &Arc<Counter> {
         match self {
             Self::Down => &gauges.down,
@@ -110,13 +110,13 @@ pub struct Load {
     pub loopback: IpAddr,
     /// If set, the pattern of this seed is sent, and both ends digest it.
     pub seed: Option<u64>,
-    /// If set, the application has data for each stream at this rate only, in bits per second.
+    /// If set, the application produces data for each stream at only this rate, in bits per second.
     pub bitrate: Option<u64>,
     /// What is updated while the transfer runs.
     pub gauges: Gauges,
 }
 
-/// Requests, each on its own stream, for some time.
+/// Requests, each on its own stream, for a given time.
 #[derive(Clone, Debug)]
 pub struct Requests {
     /// Bytes of a request, including the length field of the response.
@@ -132,11 +132,11 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Possible sizes of a request: from its length field to what a stream takes in one call.
+    /// Possible sizes of a request: from its length field alone to what a stream takes in one call.
     pub const UP: RangeInclusive<usize> = 8..=PIECE;
 }
 
-/// Connections that come and go, for some time: a full handshake, requests one after the other,
+/// Connections that come and go, for a given time: a full handshake, requests one after the other,
 /// close.
 #[derive(Clone, Debug)]
 pub struct Churn {
@@ -146,11 +146,11 @@ pub struct Churn {
     pub down: u64,
     /// Connections at a time.
     pub in_flight: usize,
-    /// How long new ones are made.
+    /// How long new ones are started.
     pub time: Duration,
 }
 
-/// Datagrams from the server, as many as its connections take, for some time.
+/// Datagrams from the server, as many as its connections accept, for a given time.
 #[derive(Clone, Debug)]
 pub struct Datagrams {
     /// Bytes of a datagram.
@@ -167,7 +167,7 @@ pub fn request(up: usize, down: u64) -> Bytes {
     request.into()
 }
 
-/// What a handshake begins with.
+/// What a handshake starts from.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Without a session ticket: certificate and signature
@@ -203,10 +203,10 @@ impl Kind {
     }
 }
 
-/// Handshakes, for some time.
+/// Handshakes, for a given time.
 #[derive(Clone, Debug)]
 pub struct Handshakes {
-    /// What they begin with.
+    /// What they start from.
     pub kind: Kind,
     /// Concurrent handshakes.
     pub in_flight: usize,

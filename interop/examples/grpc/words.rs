@@ -1,5 +1,5 @@
 //! A gRPC service by tonic, with all four kinds of methods. It is described in `build.rs`;
-//! `tonic-prost-build` makes the same from a `.proto` file.
+//! `tonic-prost-build` generates the same from a `.proto` file.
 
 use std::pin::Pin;
 

@@ -1,4 +1,4 @@
-"""What the matrix takes for a failure: `python3 -m unittest discover -s interop/runner/tests -t interop`."""
+"""What the matrix counts as a failure: `python3 -m unittest discover -s interop/runner/tests -t interop`."""
 
 import asyncio
 import socket
@@ -54,7 +54,7 @@ TOKEN = {b"token"}
 BOTH = {(True, INITIAL): {VERSION_1}, (True, HANDSHAKE): {VERSION_2}, (False, HANDSHAKE): {VERSION_2}}
 MARKED, UNMARKED = {cases.ECT_0: 9}, {0: 9}
 
-# A check, what it accepts, and what it must not.
+# A check, what it must accept, and what it must not.
 CHECKS = [
     (cases.one_handshake, evidence(handshakes={b"a"}), [evidence(), evidence(handshakes={b"a", b"b"})]),
     (cases.no_retry, evidence(), [evidence(retry_tokens=TOKEN)]),
@@ -117,7 +117,7 @@ class Checks(unittest.TestCase):
 
 class Network(unittest.TestCase):
     def crossing(self, conditions, count):
-        """Which of so many numbered datagrams reach a server, and from how many addresses."""
+        """Which numbered datagrams reach a server, and from how many addresses."""
 
         async def run():
             server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

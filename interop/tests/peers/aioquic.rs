@@ -1,5 +1,5 @@
-//! aioquic, a Python stack, as a child process that `interop/aioquic/peer.py` runs and these tests
-//! steer by lines.
+//! aioquic, a Python stack, as a child process that runs `interop/aioquic/peer.py` and that these
+//! tests control line by line.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ async fn connect_with(options: &[&str], transport: TransportConfig) -> (squall::
     (connection, peer)
 }
 
-/// squall as a server of aioquic. The endpoint stays as long as the connection needs it.
+/// squall as a server of aioquic. The endpoint lives as long as the connection needs it.
 async fn accept(options: &[&str]) -> (squall::Connection, Peer, squall::Endpoint) {
     let identity = Identity::new();
     let files = Files::new(&identity);
@@ -62,8 +62,8 @@ async fn accept(options: &[&str]) -> (squall::Connection, Peer, squall::Endpoint
     (connection, peer, server)
 }
 
-/// squall sends, aioquic sends the same back; then aioquic sends, and squall back. Both ends
-/// compare digests.
+/// squall sends and aioquic echoes; then aioquic sends and squall echoes. Both ends compare
+/// digests.
 async fn echo_both_ways(connection: &squall::Connection, peer: &mut Peer, bytes: u64) {
     let payload = Payload {
         seed: 5,
@@ -191,7 +191,7 @@ fn version_2_as_server() {
     });
 }
 
-/// A server that has the client's address proved first (RFC 9000 §8.1.2).
+/// A server that validates the client's address first (RFC 9000 §8.1.2).
 #[test]
 fn a_retry_is_followed() {
     run(0, async {
@@ -200,8 +200,8 @@ fn a_retry_is_followed() {
     });
 }
 
-/// aioquic updates keys and takes other connection ids in the middle of a connection (RFC 9001 §6,
-/// RFC 9000 §5.1.2).
+/// aioquic updates keys and switches connection ids in the middle of a connection (RFC 9001 §6, RFC
+/// 9000 §5.1.2).
 #[test]
 fn new_keys_and_new_ids() {
     run(0, async {
@@ -210,7 +210,7 @@ fn new_keys_and_new_ids() {
             peer.command("change-id");
             peer.command("update-keys");
             echo_both_ways(&connection, &mut peer, 50_000).await;
-            // Keys before the last are kept for three probe timeouts.
+            // The previous keys are kept for three probe timeouts.
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         assert_eq!(connection.stats().key_updates, 3);
@@ -252,7 +252,7 @@ fn version_2_as_client() {
     });
 }
 
-/// The server takes a ticket and the early data that comes with it (RFC 9001 §4.6).
+/// The server accepts a ticket and the early data that comes with it (RFC 9001 §4.6).
 #[test]
 fn early_data_as_server() {
     run(0, async {
@@ -263,7 +263,7 @@ fn early_data_as_server() {
         let before = received();
         peer.command("again 5000");
         let incoming = server.accept().await.expect("an attempt");
-        // No answer before the early data is there, behind an Initial packet.
+        // Hold back the answer until the early data has arrived behind an Initial packet.
         while received() < before + 1200 + 5000 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -279,7 +279,7 @@ fn early_data_as_server() {
     });
 }
 
-/// squall comes again with aioquic's ticket, and sends early data.
+/// squall reconnects with aioquic's ticket, and sends early data.
 #[test]
 fn early_data_as_client() {
     run(0, async {
@@ -309,7 +309,7 @@ fn early_data_as_client() {
     });
 }
 
-/// Between the two stands a NAT that forgets: the client's port changes again and again.
+/// Between the two is a NAT that loses its bindings: the client's port keeps changing.
 #[test]
 fn a_nat_that_forgets() {
     let faults = Faults {

@@ -19,7 +19,7 @@ use crate::setup::{ANY, Identity, run};
 
 type Stream = h3::server::RequestStream<h3_squall::BidiStream<Bytes>, Bytes>;
 
-/// The clients, as programs of this folder.
+/// The clients, as programs in this folder.
 const CURL: &str = "curl/client.py";
 const AIOQUIC: &str = "aioquic/http3.py";
 
@@ -30,7 +30,7 @@ fn size() -> u64 {
     transfer_size().min(MOST)
 }
 
-/// Whose HTTP/3 it is.
+/// Which HTTP/3 implementation is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Server {
     Hyperium,
@@ -77,7 +77,7 @@ async fn requests(connection: squall::Connection) {
     }
 }
 
-/// `/bytes/N` is so many bytes, `/echo` what was posted, `/half` breaks off.
+/// `/bytes/N` is N bytes, `/echo` is the posted body, `/half` breaks off.
 async fn answer(request: &Request<()>, mut stream: Stream) -> Result<(), StreamError> {
     let path = request.uri().path();
     if path == "/half" {
@@ -85,7 +85,7 @@ async fn answer(request: &Request<()>, mut stream: Stream) -> Result<(), StreamE
         stream
             .send_data(Bytes::from_static(b"half of the "))
             .await?;
-        // Given to the transport before the stream is dropped; how much of it arrives is open.
+        // Handed to the transport before the stream is dropped; any part of it may arrive.
         return Ok(());
     }
     if let Some(len) = path.strip_prefix("/bytes/") {
@@ -109,7 +109,7 @@ async fn answer(request: &Request<()>, mut stream: Stream) -> Result<(), StreamE
     stream.finish().await
 }
 
-/// The same by squall-h3.
+/// The same with squall-h3.
 #[derive(Clone)]
 struct Answers;
 
@@ -140,7 +140,7 @@ impl Service<Request<Body>> for Answers {
 enum Answer {
     Whole(Body),
     Half(Option<Bytes>),
-    /// What was posted, and how much of it came.
+    /// The posted body, and how much of it arrived.
     Echo(Option<Body>, usize),
 }
 
@@ -256,9 +256,9 @@ fn half_an_answer_is_a_failure_at(server: Server) {
         let (_server, mut curl, _files) = serve(server, CURL);
         curl.command("get /half");
         let failed = curl.line("failed");
-        // CURLE_HTTP3: an error of HTTP/3's, not a body that is short.
+        // CURLE_HTTP3: an HTTP/3 error, not a short body.
         assert!(failed.starts_with("95 "), "{failed}");
-        // The connection and its other streams go on.
+        // The connection and its other streams continue.
         for peer in [&mut aioquic, &mut curl] {
             peer.command("get /bytes/5");
             assert!(

@@ -1,17 +1,17 @@
-//! squall against QUIC stacks of other houses, over loopback sockets, both ways and in both roles.
+//! squall against other QUIC stacks, over loopback sockets, both ways and in both roles.
 //!
 //! ```text
-//!  payload    bytes that follow from a seed and an offset: made, checked and digested as they flow
+//!  payload    bytes derived from a seed and an offset: made, checked and digested as they flow
 //!  setup      certificates, squall's endpoints, a time limit for every test
-//!  python     child processes that tests steer by lines
+//!  python     child processes that tests control line by line
 //!  proxy      a bad network between two sockets: the one of squall's own tests
 //!     │
 //!  quinn      a Rust peer in this process        aioquic    a Python peer, a child process
 //!  qpack      the QPACK of squall-h3 and of ls-qpack, without a connection; archive: the lists
-//!  http3      h3 over squall: libcurl and aioquic as its clients, child processes, too
+//!  http3      h3 over squall: libcurl and aioquic as its clients, also child processes
 //! ```
 //!
-//! `SQUALL_INTEROP_BYTES` (default 1M; K, M and G are powers of ten) sets how much is moved each
+//! `SQUALL_INTEROP_BYTES` (default 1M; K, M and G are powers of ten) sets how much is sent each
 //! way. aioquic is slow: its tests move at most 10 MB.
 
 mod aioquic;

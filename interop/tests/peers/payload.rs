@@ -1,8 +1,8 @@
-//! Bytes that both ends can make and check at any offset, without keeping them.
+//! Bytes that both ends can generate and check at any offset, without storing them.
 
 use sha2::{Digest, Sha256};
 
-/// How much is moved each way: `SQUALL_INTEROP_BYTES`, or 1 MB.
+/// How much is sent each way: `SQUALL_INTEROP_BYTES`, or 1 MB.
 pub(crate) fn transfer_size() -> u64 {
     match std::env::var("SQUALL_INTEROP_BYTES") {
         Ok(text) => parse_size(&text).unwrap_or_else(|| {
@@ -22,7 +22,7 @@ fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// The payload of one stream: `len` bytes that follow from `seed`.
+/// The payload of one stream: `len` bytes derived from `seed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Payload {
     pub(crate) seed: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// The bytes from `offset` on, as many as fit in `buffer` and as there are.
+    /// Copies the bytes from `offset` on, as many as fit in `buffer` and exist.
     pub(crate) fn fill(self, offset: u64, buffer: &mut [u8]) -> usize {
         let left = self.len.saturating_sub(offset);
         let count = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
@@ -47,7 +47,7 @@ impl Payload {
         count
     }
 
-    /// All of it.
+    /// The whole payload.
     pub(crate) fn bytes(self) -> Vec<u8> {
         let mut all = vec![0; usize::try_from(self.len).expect("a payload that fits in memory")];
         self.fill(0, &mut all);
@@ -67,7 +67,7 @@ impl Payload {
         hex(sha)
     }
 
-    /// Eight bytes: a counter, mixed (the finalizer of `SplitMix64`), so that no two places look
+    /// Eight bytes: a counter, mixed (the finalizer of `SplitMix64`), so that no two positions look
     /// alike.
     fn word(self, index: u64) -> [u8; 8] {
         let mut z = self
@@ -79,7 +79,7 @@ impl Payload {
     }
 }
 
-/// Takes a stream's bytes as they come and compares each with the payload that they should be.
+/// Compares a stream's bytes with the expected payload as they arrive.
 pub(crate) struct Check {
     payload: Payload,
     offset: u64,
@@ -97,7 +97,7 @@ impl Check {
         }
     }
 
-    /// Takes the next bytes.
+    /// Checks the next bytes.
     ///
     /// # Panics
     /// They differ from the payload, or there are more.
@@ -126,7 +126,7 @@ impl Check {
         self.offset += bytes.len() as u64;
     }
 
-    /// The stream has ended: all bytes must be here. Gives the digest of what came.
+    /// The stream has ended: all bytes must have arrived. Returns the digest of what arrived.
     ///
     /// # Panics
     /// Some are missing.

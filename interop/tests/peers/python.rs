@@ -1,4 +1,4 @@
-//! Peers in Python: child processes that tests steer by lines.
+//! Peers in Python: child processes that tests control line by line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn folder() -> &'static Path {
 /// The Python in which the peers are installed.
 ///
 /// # Panics
-/// It is not there, or was made for other versions: a test that cannot run has failed.
+/// It is missing, or was set up for other versions: a test that cannot run has failed.
 fn python() -> PathBuf {
     let wanted =
         std::fs::read(folder().join("aioquic/requirements.txt")).expect("requirements.txt");
@@ -30,18 +30,18 @@ fn python() -> PathBuf {
     folder().join(".venv/bin/python")
 }
 
-/// The child process. Dropped, also by a test that fails, it is killed by its id; and it ends by
-/// itself when the pipe of its commands breaks, should this process be killed.
+/// The child process. When dropped, also by a failing test, it is killed by its id; if this process
+/// is killed, it ends by itself because its command pipe breaks.
 pub(crate) struct Peer {
     child: Child,
     commands: ChildStdin,
     lines: Receiver<String>,
-    /// Lines that came while another was waited for.
+    /// Lines that arrived while waiting for another one.
     unread: Vec<String>,
 }
 
 impl Peer {
-    /// Starts a program of this folder.
+    /// Starts a program from this folder.
     pub(crate) fn start(program: &str, arguments: &[&str]) -> Self {
         let mut child = Command::new(python())
             .arg(folder().join(program))
@@ -105,7 +105,7 @@ impl Drop for Peer {
     }
 }
 
-/// Files for the peer, in a folder of their own that goes with this.
+/// Files for the peer, in their own folder, which is removed on drop.
 pub(crate) struct Files(PathBuf);
 
 impl Files {
@@ -131,7 +131,7 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // A folder left behind in the target folder harms nobody.
+        // A folder left behind in the target folder does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

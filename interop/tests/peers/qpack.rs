@@ -1,12 +1,12 @@
-//! squall-h3's QPACK with that of ls-qpack, which aioquic uses, both ways: lists of requests and
-//! responses, whose sections arrive before what they refer to, and in another order.
+//! squall-h3's QPACK against ls-qpack's, which aioquic uses, both ways: lists of requests and
+//! responses whose sections arrive before the entries that they refer to, and out of order.
 
 use squall_h3::qpack::{Decoded, Decoder, Encoder, Field, FieldSection};
 
 use crate::archive::{List, qif};
 use crate::python::Peer;
 
-/// Lists, and the tables with which they are sent: bytes and blocked streams.
+/// Lists, and the table settings with which they are sent: bytes and blocked streams.
 const LISTS: [&str; 3] = ["fb-req-hq", "fb-resp-hq", "netbsd-hq"];
 const TABLES: [(usize, usize); 4] = [(0, 0), (256, 100), (4096, 100), (65_536, 16)];
 
@@ -38,7 +38,7 @@ fn written(list: &List) -> String {
     lines.join(" ")
 }
 
-/// A section that the peer has decoded: what it sends for it, and the list.
+/// A section that the peer has decoded: the instructions that it sends for it, and the list.
 fn decoded(answer: &str) -> (Vec<u8>, String) {
     let mut words = answer.splitn(3, ' ');
     words.next();
@@ -63,7 +63,7 @@ fn qpack_is_decoded_by_ls_qpack() {
                 encoder.encode(stream_id as u64, fields, &mut section);
                 let instructions = hex(&std::mem::take(encoder.instructions()));
                 referred += usize::from(section[0] != 0);
-                // The section first, each third time.
+                // Every third time, the section comes first.
                 let late = number % 3 == 0;
                 if !late {
                     peer.command(&format!("instructions {instructions}"));
@@ -119,7 +119,7 @@ fn qpack_of_ls_qpack_is_decoded() {
                         .decode(stream_id, &section, 1 << 20, &mut out)
                         .expect("a peer's section")
                 };
-                // The section first, each third time.
+                // Every third time, the section comes first.
                 let before = (number % 3 == 0).then(|| decode(&mut decoder));
                 decoder
                     .on_encoder_stream(&instructions)

@@ -1,4 +1,4 @@
-//! What every test needs: a certificate, squall's endpoints, and an end in time.
+//! What every test needs: a certificate, squall's endpoints, and a time limit.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ pub(crate) const NAME: &str = "localhost";
 /// A free port of this machine.
 pub(crate) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A certificate that stands for itself, and its key.
+/// A self-signed certificate and its key.
 pub(crate) struct Identity {
     pub(crate) certificate: CertificateDer<'static>,
     pub(crate) key: PrivatePkcs8KeyDer<'static>,
@@ -53,7 +53,7 @@ pub(crate) fn squall_server(identity: &Identity, transport: TransportConfig) -> 
         &[ALPN],
     )
     .expect("squall's server TLS");
-    // For those who ask for it.
+    // For clients that ask for it.
     tls.max_early_data_size = u32::MAX;
     let config = squall::ServerConfig::new(tls).transport(transport);
     squall::Endpoint::server(ANY, config).expect("squall's server")
@@ -70,8 +70,7 @@ pub(crate) fn squall_client(identity: &Identity, transport: TransportConfig) -> 
         .expect("squall's client")
 }
 
-/// Runs a test to its end, in at most 60 seconds and one more for every 10 MB that `bytes` says it
-/// moves.
+/// Runs a test, for at most 60 seconds plus one for every 10 MB that it sends according to `bytes`.
 ///
 /// # Panics
 /// It takes longer.
@@ -83,7 +82,7 @@ pub(crate) fn run<T>(bytes: u64, test: impl Future<Output = T>) -> T {
         .build()
         .expect("a runtime");
     let result = runtime.block_on(async { tokio::time::timeout(limit, test).await });
-    // A peer that hangs must not hold the test.
+    // A peer that hangs must not block the test.
     runtime.shutdown_background();
     result.unwrap_or_else(|_| panic!("not done after {} seconds", limit.as_secs()))
 }

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::servers::{http2, http3, within};
 
-/// Nothing here knows of HTTP/3.
+/// Nothing here knows about HTTP/3.
 fn application() -> Router {
     Router::new()
         .route("/", get(async || "hello"))
@@ -61,7 +61,7 @@ async fn headers(uri: Uri, headers: HeaderMap) -> Response {
 /// What `/block` waits for.
 static GO_ON: Semaphore = Semaphore::const_new(0);
 
-/// Holds its thread until somebody has asked for `/go-on`, at most 10 seconds.
+/// Holds its thread until `/go-on` is requested, at most 10 seconds.
 async fn block() -> Response {
     let end = Instant::now() + Duration::from_secs(10);
     tokio::task::block_in_place(|| {
@@ -79,7 +79,7 @@ async fn panics() -> &'static str {
     panic!("on purpose")
 }
 
-/// Ten chunks, of which some come later.
+/// Ten chunks, some of which come later.
 async fn stream() -> Body {
     let chunks = futures_util::stream::unfold(0, async |i: usize| {
         if i % 3 == 1 {
@@ -91,7 +91,7 @@ async fn stream() -> Body {
     Body::from_stream(chunks)
 }
 
-/// Everything of a response but the fields that every server adds.
+/// Everything in a response except the fields that every server adds.
 async fn told<B>(response: axum::http::Response<B>) -> String
 where
     B: axum::body::HttpBody<Data = axum::body::Bytes>,
@@ -164,8 +164,8 @@ async fn an_axum_application_answers_as_over_http2() {
     }
 }
 
-/// A handler that blocks holds up nothing on the caller's runtime, and its connection's worker
-/// where it was put there.
+/// A handler that blocks holds up nothing if it runs on the caller's runtime, but its connection's
+/// worker if it runs there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_that_blocks() {
     let ask = async |http: &squall_h3::client::SendRequest, path: &str| {
@@ -188,7 +188,7 @@ async fn a_handler_that_blocks() {
     assert_eq!(blocked, "gone on");
 }
 
-/// A handler that panics costs its own request only, in both places.
+/// A handler that panics costs only its own request, in both places.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_panics() {
     for builder in [Builder::new(), Builder::new().on_worker()] {

@@ -9,7 +9,7 @@ use tonic::Request;
 use crate::servers::{http2, http3, within};
 use crate::words::{Service, WordsClient, WordsServer, text};
 
-/// What a client of every method learns.
+/// What a client of every method receives.
 async fn told<T>(mut client: WordsClient<T>) -> Vec<String>
 where
     T: tonic::client::GrpcService<tonic::body::Body>,
@@ -58,7 +58,7 @@ where
             .into_inner()
             .text,
     );
-    // One word at a time, each only after the answer to the one before.
+    // One word at a time, each only after the answer to the previous one.
     let (mut say, hear) = futures_channel::mpsc::channel(1);
     let mut louder = within(client.shout(hear))
         .await

@@ -1,5 +1,5 @@
-//! An axum application and a tonic service with its client, unchanged, over HTTP/3 by squall-h3 and
-//! over HTTP/2 by hyper: their responses are equal.
+//! An axum application and a tonic service with its client, unchanged, over HTTP/3 with squall-h3
+//! and over HTTP/2 with hyper: their responses are equal.
 
 mod axum_application;
 mod grpc;

@@ -13,7 +13,7 @@ pub(super) fn request(url: &Uri) -> String {
     format!("GET {}\r\n", url.path())
 }
 
-/// What a request asks for, once its line is complete.
+/// The file that a request asks for, once its line is complete.
 pub(super) fn answer(www: &Path, line: &[u8]) -> Outcome<Vec<u8>> {
     let path = std::str::from_utf8(line)?
         .strip_prefix("GET ")
@@ -26,7 +26,7 @@ pub(super) fn read(www: &Path, path: &str) -> Outcome<Vec<u8>> {
     Ok(std::fs::read(www.join(plain(path)?))?)
 }
 
-/// Where the file of a URL goes.
+/// Where a URL's file goes.
 pub(super) fn target(settings: &Settings, url: &Uri) -> Outcome<PathBuf> {
     Ok(settings.downloads.join(plain(url.path())?))
 }

@@ -1,11 +1,11 @@
-//! Other stacks by the contract of the QUIC interop runner, for `interop/matrix`.
+//! Other stacks under the contract of the QUIC interop runner, for `interop/matrix`.
 //!
 //! ```text
 //!  settings, verifier   the runner's environment and certificates: those of squall's own endpoint
 //!     │
-//!  mod ──► quinn      HTTP/3 by hyperium's h3      ─┐
+//!  mod ──► quinn      HTTP/3 with hyperium's h3    ─┐
 //!    ├───► s2n        HTTP/0.9 only                ─┼─►  files   what is served and downloaded
-//!    └───► quiche     HTTP/3 of its own            ─┘
+//!    └───► quiche     its own HTTP/3               ─┘
 //! ```
 
 mod files;
@@ -26,13 +26,13 @@ use self::settings::{Settings, Unusable};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What the runner takes for "this case is not supported".
+/// The exit code by which the runner recognises an unsupported case.
 const UNSUPPORTED: u8 = 127;
 
 /// The application protocol of HTTP/0.9.
 const HTTP09: &[u8] = b"hq-interop";
 
-/// One end of a test case of the QUIC interop runner, by another stack. The case is in the
+/// One end of a test case of the QUIC interop runner, played by another stack. The case is in the
 /// environment, as for squall's own endpoint.
 #[derive(clap::Args)]
 pub(crate) struct Endpoint {

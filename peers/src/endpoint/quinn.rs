@@ -22,12 +22,12 @@ use super::verifier::LongChains;
 use super::{HTTP09, Outcome};
 
 const HTTP3: &[u8] = b"h3";
-/// Handshakes of `handshakeloss` may meet several bursts of losses.
+/// Handshakes of `handshakeloss` may suffer several bursts of losses.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a ticket may take that follows a handshake. quinn does not say when one comes.
+/// How long a ticket may take to arrive after a handshake. quinn does not report its arrival.
 const TICKET_PATIENCE: Duration = Duration::from_millis(200);
 
-/// What quinn has not.
+/// What quinn lacks.
 pub(super) fn missing(settings: &Settings) -> Option<&'static str> {
     (settings.case == Case::Version2)
         .then_some("quinn does not change the version within a handshake")
@@ -56,7 +56,7 @@ fn provider(case: Case) -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// What Initial packets are protected with, whatever TLS may choose.
+/// The suite that protects Initial packets, whatever TLS chooses.
 fn initial_suite() -> Outcome<rustls::quic::Suite> {
     let suite = aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13();
     Ok(suite
@@ -115,7 +115,7 @@ async fn accept(endpoint: &quinn::Endpoint, settings: &Settings) {
             let served = async {
                 let connecting = incoming.accept()?;
                 // Before the handshake is done only where early data is the point: streams that a
-                // server opens before it has the whole ClientHello are never opened.
+                // server opens before it has the whole ClientHello never open.
                 let connection = match case {
                     Case::ZeroRtt => connecting.into_0rtt().map(|(early, _)| early),
                     _ => Err(connecting),
@@ -168,7 +168,7 @@ async fn serve_http3(connection: quinn::Connection, www: PathBuf) -> Outcome<()>
         let request = match http.accept().await {
             Ok(Some(request)) => request,
             Ok(None) => return Ok(()),
-            // An end with H3_NO_ERROR is one, too.
+            // H3_NO_ERROR is a regular end too.
             Err(error) if error.is_h3_no_error() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -260,7 +260,7 @@ impl Client<'_> {
     async fn connect(&self, url: &Uri, is_early: bool) -> Outcome<quinn::Connection> {
         let (mut address, name) = files::server(self.settings, url)?;
         if let SocketAddr::V4(v4) = address {
-            // The socket is one for IPv6.
+            // The socket is an IPv6 one.
             address = (v4.ip().to_ipv6_mapped(), v4.port()).into();
         }
         let connecting = self.endpoint.connect(address, name)?;
@@ -273,7 +273,7 @@ impl Client<'_> {
         }
     }
 
-    /// Downloads files at the same time, and closes the connection.
+    /// Downloads files concurrently, then closes the connection.
     async fn fetch(&self, connection: quinn::Connection, urls: &[Uri]) -> Outcome<()> {
         if self.settings.case == Case::Http3 {
             return self.fetch_http3(connection, urls).await;

@@ -1,4 +1,4 @@
-//! s2n-quic with s2n-tls. Its crate for HTTP/3 is not published.
+//! s2n-quic with s2n-tls. Its HTTP/3 crate is not published.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -23,12 +23,12 @@ use super::settings::{Case, Role, Settings};
 use super::{HTTP09, Outcome};
 
 const CLIENT_CHAIN: u16 = 10;
-/// Handshakes of `handshakeloss` may meet several bursts of losses.
+/// Handshakes of `handshakeloss` may suffer several bursts of losses.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a ticket may take that follows a handshake.
+/// How long a ticket may take to arrive after a handshake.
 const TICKET_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What s2n-quic has not.
+/// What s2n-quic lacks.
 pub(super) fn missing(settings: &Settings) -> Option<&'static str> {
     match settings.case {
         Case::Http3 => Some("s2n-quic's HTTP/3 is not published"),
@@ -204,7 +204,7 @@ async fn fetch_all(settings: &Settings) -> Outcome<()> {
     Ok(())
 }
 
-/// Downloads files at the same time, on a connection of their own.
+/// Downloads files concurrently, on a connection of their own.
 async fn fetch(client: &s2n_quic::Client, settings: &Settings, urls: &[Uri]) -> Outcome<()> {
     let (address, name) = files::server(settings, urls.first().ok_or("no URL")?)?;
     let connect = Connect::new(address).with_server_name(name);

@@ -1,11 +1,11 @@
-//! What can be asked for on the command line.
+//! The command-line arguments.
 
 use clap::{Args, ValueEnum};
 
 use super::packets::PACKETS;
 
-/// Packet protection beside other libraries, interleaved in one run: ns a packet, and squall's time
-/// as a share of theirs.
+/// Packet protection next to other libraries, interleaved in one run: ns per packet, and squall's
+/// time as a share of theirs.
 #[derive(Args)]
 pub(crate) struct Protect {
     /// Suites; all by default.
@@ -16,7 +16,7 @@ pub(crate) struct Protect {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Direction::ALL)]
     pub(crate) direction: Vec<Direction>,
 
-    /// Packets in a call of squall, 1 to 64; the others are called packet by packet.
+    /// Packets per call of squall, 1 to 64; the others are called packet by packet.
     #[arg(long, value_delimiter = ',', default_value = "1,8,32",
           value_parser = clap::value_parser!(u16).range(1..=PACKETS as i64))]
     pub(crate) batch: Vec<u16>,
@@ -30,7 +30,7 @@ pub(crate) struct Protect {
     #[arg(long, default_value_t = 301, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
 
-    /// Who takes part; all by default.
+    /// Contenders; all by default.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Name::ALL)]
     pub(crate) contenders: Vec<Name>,
 
@@ -89,7 +89,7 @@ impl Direction {
     }
 }
 
-/// Who can take part.
+/// The possible contenders.
 #[derive(Copy, Clone, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Name {
     Squall,

@@ -1,10 +1,10 @@
-//! Before anything is measured: all contenders do the same work, or the run ends.
+//! Checks, before anything is measured, that all contenders do the same work.
 
 use super::args::{Direction, Protect, Suite};
 use super::contenders::{Contender, Entrant, Work};
 use super::packets::{HEADER_LEN, PACKETS, Packets};
 
-/// An error that names who does what else.
+/// Fails with an error that names the contender that differs, and how.
 pub(crate) fn check(args: &Protect, entrants: &[Entrant]) -> Result<(), String> {
     for &suite in &args.suite {
         for &size in &args.sizes {
@@ -44,7 +44,7 @@ fn case(suite: Suite, size: u16) -> String {
     format!("{}, {size} bytes", suite.text())
 }
 
-/// Seals, opens, and tries a forged packet; gives what was sealed, or says what went wrong.
+/// Seals, opens, and tries a forged packet; returns the sealed packets, or what went wrong.
 fn round_trip(
     contender: &mut dyn Contender,
     plain: &Packets,
@@ -69,7 +69,7 @@ fn round_trip(
     }
     packets.buf.copy_from_slice(&sealed);
     packets.spans.copy_from_slice(&plain.spans);
-    // A bit of the ciphertext, beyond the sample where there is so much.
+    // A bit of the ciphertext, beyond the sample where it is long enough.
     let forged = (PACKETS - 1) * plain.len + HEADER_LEN + (plain.len - HEADER_LEN) / 2;
     packets.buf[forged] ^= 0x10;
     if contender.work(work(Direction::Open), &mut packets, batch) {
@@ -92,7 +92,7 @@ mod tests {
         args: Protect,
     }
 
-    /// Another's work with one bit of the last packet's tag changed, or nothing checked.
+    /// Another contender's work with one bit of the last packet's tag changed, or without checks.
     struct Liar {
         honest: Box<dyn Contender>,
         opens_all: bool,

@@ -1,10 +1,10 @@
-//! The keys of a run: fixed, since nothing that is measured depends on them.
+//! The keys of a run: fixed, since no measurement depends on them.
 
 use squall_protect::{HeaderKeyMaterial, KeyMaterial};
 
 use super::args::Suite;
 
-/// Vector of every suite.
+/// The IV for every suite.
 pub(crate) const IV: [u8; 12] = *b"\x0d\x11\x17\x1f\x25\x2b\x35\x3b\x43\x49\x53\x5f";
 const KEY: [u8; 32] = [0x5a; 32];
 const HEADER_KEY: [u8; 32] = [0xc3; 32];

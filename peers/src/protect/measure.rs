@@ -1,4 +1,4 @@
-//! Times of interleaved rounds.
+//! Timing in interleaved rounds.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::args::{Direction, Name, Protect, Suite};
 use super::contenders::{Contender, Entrant, Work};
 use super::packets::Packets;
 
-/// A measurement goes over the packets until it has taken so long.
+/// A measurement repeats the packets until it has taken at least this long.
 const LEAST: Duration = Duration::from_micros(50);
 
 /// Medians of one contender.
@@ -20,9 +20,9 @@ pub(crate) struct Row {
     pub(crate) batch: u16,
     /// Bytes of payload.
     pub(crate) size: u16,
-    /// Nanoseconds a packet, the AEAD alone.
+    /// Nanoseconds per packet, AEAD only.
     pub(crate) ns: f64,
-    /// Nanoseconds a packet with header protection.
+    /// Nanoseconds per packet with header protection.
     pub(crate) ns_with_hp: f64,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Row {
 struct Runner {
     name: Name,
     contender: Box<dyn Contender>,
-    /// One figure a round; without and with header protection.
+    /// One figure per round, without and with header protection.
     times: [Vec<f64>; 2],
 }
 
@@ -42,7 +42,7 @@ struct Course {
     batch: usize,
 }
 
-/// Measures every combination; an error where a packet was refused.
+/// Measures every combination; an error if a packet was refused.
 pub(crate) fn measure(args: &Protect, entrants: &[Entrant]) -> Result<Vec<Row>, String> {
     let combinations =
         args.suite.len() * args.direction.len() * args.batch.len() * args.sizes.len();
@@ -91,7 +91,7 @@ fn progress(rounds: u64) -> ProgressBar {
     bar
 }
 
-/// Everybody who has the suite, with keys expanded.
+/// All contenders that have the suite, with keys expanded.
 fn runners(entrants: &[Entrant], suite: Suite) -> Vec<Runner> {
     let runner = |entrant: &Entrant| {
         Some(Runner {
@@ -119,7 +119,7 @@ fn race(
                 runner.times[usize::from(header_protection)].push(ns);
             }
         }
-        // Nobody is always the first one.
+        // No contender is always first.
         if !runners.is_empty() {
             runners.rotate_left(1);
         }
@@ -141,8 +141,8 @@ impl Course {
         }
     }
 
-    /// Lays the packets out. `sealer` makes what is to be opened: all make the same, as was checked
-    /// before.
+    /// Lays out the packets. `sealer` seals those to be opened: all contenders produce the same, as
+    /// checked before.
     fn set(&mut self, sealer: &mut dyn Contender, direction: Direction, batch: usize, size: usize) {
         self.packets.fill(size);
         for (pristine, header_protection) in self.pristine.iter_mut().zip([false, true]) {
@@ -159,14 +159,14 @@ impl Course {
         (self.direction, self.batch) = (direction, batch);
     }
 
-    /// Nanoseconds a packet; `None` where one was refused.
+    /// Nanoseconds per packet; `None` if one was refused.
     fn time(&mut self, contender: &mut dyn Contender, header_protection: bool) -> Option<f64> {
         let work = Work {
             direction: self.direction,
             header_protection,
         };
         let pristine = &self.pristine[usize::from(header_protection)];
-        // Once unmeasured: who ran before has left its own code and tables in the caches.
+        // Once unmeasured: the previous contender has left its code and tables in the caches.
         self.packets.restore(pristine);
         let mut done = contender.work(work, &mut self.packets, self.batch);
         let (mut took, mut count) = (Duration::ZERO, 0);

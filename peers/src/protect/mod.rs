@@ -23,8 +23,8 @@ mod report;
 
 pub(crate) use args::Protect;
 
-/// Runs what the arguments ask for and prints it; an error where a contender does something else
-/// than squall.
+/// Runs what the arguments ask for and prints it; an error if a contender's result differs from
+/// squall's.
 pub(crate) fn run(args: &Protect) -> Result<(), String> {
     let field = contenders::enter(&args.contenders);
     if args.json {

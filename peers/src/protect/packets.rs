@@ -1,5 +1,5 @@
-//! The packets that everybody works on: 64 distinct ones behind each other in one buffer, as a
-//! bundle is sent and received.
+//! The packets that all contenders process: 64 distinct ones one after another in one buffer, as in
+//! a bundle.
 
 use squall_protect::{PacketSpan, TAG_LEN};
 
@@ -9,20 +9,19 @@ pub(crate) const PACKETS: usize = 64;
 pub(crate) const PN_OFFSET: usize = 9;
 /// With a packet number of 4 bytes.
 pub(crate) const HEADER_LEN: usize = PN_OFFSET + 4;
-/// Where the sample of header protection begins: 4 bytes behind the start of the number (RFC 9001
+/// Where the sample of header protection begins: 4 bytes after the start of the number (RFC 9001
 /// §5.4.2).
 pub(crate) const SAMPLE_OFFSET: usize = PN_OFFSET + 4;
 /// Short header (RFC 9000 §17.3.1): the fixed bit, a number of four bytes.
 const FIRST_BYTE: u8 = 0x43;
 const FIRST_NUMBER: u32 = 0x00c0_ffee;
-/// Copies of the 64 packets stand behind each other up to so many bytes: a first-level cache's
-/// worth.
+/// Copies of the 64 packets follow each other up to this many bytes: a first-level cache's worth.
 const COPIES_LEN: usize = 32 * 1024;
 
 /// Packets as they stand at one moment.
 #[derive(Clone)]
 pub(crate) struct Packets {
-    /// Header, payload, and the tag or room for it, one packet directly behind the other.
+    /// Header, payload, and the tag or room for it, one packet directly after another.
     pub(crate) buf: Vec<u8>,
     /// One for each packet.
     pub(crate) spans: Vec<PacketSpan>,
@@ -31,8 +30,8 @@ pub(crate) struct Packets {
 }
 
 impl Packets {
-    /// Unsealed packets with `size` bytes of payload: as many copies of the 64 as fit the cache,
-    /// and one at least.
+    /// Unsealed packets with `size` bytes of payload: as many copies of the 64 as fit the cache, at
+    /// least one.
     pub(crate) fn plain(size: usize) -> Self {
         let mut packets = Self {
             buf: Vec::new(),
@@ -43,8 +42,7 @@ impl Packets {
         packets
     }
 
-    /// Makes these unsealed packets of another size; in the same memory, if there were larger ones
-    /// in it.
+    /// Makes these unsealed packets of another size; in the same memory, if it held larger ones.
     pub(crate) fn fill(&mut self, size: usize) {
         let len = HEADER_LEN + size + TAG_LEN;
         let copies = (COPIES_LEN / (PACKETS * len)).max(1);
@@ -69,7 +67,7 @@ impl Packets {
         self.len = len;
     }
 
-    /// Makes these packets what `pristine` is.
+    /// Makes these packets equal to `pristine`.
     pub(crate) fn restore(&mut self, pristine: &Self) {
         self.buf.copy_from_slice(&pristine.buf);
         self.spans.copy_from_slice(&pristine.spans);

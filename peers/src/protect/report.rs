@@ -9,7 +9,7 @@ use super::measure::Row;
 /// The batch that the goals are set for.
 const GOAL_BATCH: u16 = 8;
 
-/// Share of BoringSSL's time that is aimed at, at a payload size.
+/// Target share of BoringSSL's time, by payload size.
 const AES_GOALS: &[(u16, f64)] = &[(4, 0.1), (64, 0.2), (1450, 0.5)];
 const CHACHA_GOALS: &[(u16, f64)] = &[(64, 0.45), (1450, 0.7)];
 
@@ -25,7 +25,7 @@ struct JsonRow {
     ns_with_hp: f64,
 }
 
-/// Prints a list with one row a line.
+/// Prints a list with one row per line.
 pub(crate) fn json(rows: &[Row]) -> Result<(), String> {
     let mut lines = Vec::with_capacity(rows.len());
     for row in rows {
@@ -48,7 +48,7 @@ fn hundredths(ns: f64) -> f64 {
     (ns * 100.0).round() / 100.0
 }
 
-/// Prints who took part, a table for each suite, direction and batch, and the goals.
+/// Prints the contenders, a table for each suite, direction and batch, and the goals.
 pub(crate) fn tables(args: &Protect, field: &Field, rows: &[Row]) {
     println!("CPU: {}", cpu());
     for entrant in &field.entrants {
@@ -126,7 +126,7 @@ fn table(
     }
 }
 
-/// Prints a line, or nothing where it would have no figure.
+/// Prints a line, or nothing if it would have no figure.
 fn line(title: &str, sizes: &[u16], cell: impl Fn(u16) -> Option<String>) {
     let cells: Vec<Option<String>> = sizes.iter().map(|&size| cell(size)).collect();
     if cells.iter().all(Option::is_none) {
@@ -139,7 +139,7 @@ fn line(title: &str, sizes: &[u16], cell: impl Fn(u16) -> Option<String>) {
     println!();
 }
 
-/// squall's time as a share of a peer's, in batches that the goals are set for.
+/// squall's time as a share of a peer's, in the batches that the goals are set for.
 fn share(rows: &[Row], peer: &Row) -> Option<f64> {
     rows.iter()
         .find(|row| {
@@ -150,7 +150,7 @@ fn share(rows: &[Row], peer: &Row) -> Option<f64> {
         .map(|row| row.ns_with_hp / peer.ns_with_hp)
 }
 
-/// Prints one line a goal, where both figures were measured.
+/// Prints one line per goal if both figures were measured.
 fn goals(suite: Suite, direction: Direction, rows: &[Row]) {
     let goals = match suite {
         Suite::Aes128Gcm | Suite::Aes256Gcm => AES_GOALS,
@@ -202,7 +202,7 @@ fn required(rows: &[Row]) {
     }
 }
 
-/// The CPU's name, and those of its features that the contenders pick their code by.
+/// The CPU's name, and those of its features by which contenders choose their code.
 fn cpu() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let value = |key: &str| {

@@ -1,4 +1,4 @@
-//! What is measured: workloads, each in the sizes in which it is measured.
+//! What is measured: workloads, each in several sizes.
 
 use std::fmt;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use squall_yard::pace::{Begin, Pace};
 
 use super::job::Contender;
 
-/// draft-banks-quic-performance §2.3.1: an answer without end.
+/// draft-banks-quic-performance §2.3.1: an endless answer.
 pub(super) const UNLIMITED: u64 = u64::MAX;
 /// W5 and W5t: bytes a second, over all connections.
 const VIEWERS_RATE: f64 = 200e6;
@@ -37,41 +37,41 @@ pub(super) enum Workload {
     /// Full handshakes, four at a time; one empty request on each connection.
     #[value(name = "W4")]
     W4,
-    /// The same with a ticket of an earlier connection.
+    /// The same with a ticket from an earlier connection.
     #[value(name = "W4-resumed")]
     #[serde(rename = "W4-resumed")]
     W4Resumed,
-    /// Viewers: 200 MB/s in all, a segment of 256 KiB to a connection whenever its share is due.
+    /// Viewers: 200 MB/s in all, a segment of 256 KiB to each connection whenever its share is due.
     #[value(name = "W5")]
     W5,
     /// The same in segments of 16 KiB.
     #[value(name = "W5t")]
     W5t,
-    /// One stream without end on each connection.
+    /// One endless stream on each connection.
     #[value(name = "W5s")]
     W5s,
     /// W3's requests, one in flight on each connection: as fast as they are answered (`closed`),
     /// then at random moments, half as many a second (`open`).
     #[value(name = "W6")]
     W6,
-    /// Datagrams (RFC 9221), server to client, as many as the stack takes.
+    /// Datagrams (RFC 9221), server to client, as many as the stack accepts.
     #[value(name = "W7")]
     W7,
     /// Full handshakes, four at a time; three requests of 10 kB, one after the other, on each
     /// connection.
     #[value(name = "W8")]
     W8,
-    /// Not measured: what is sent up comes back.
+    /// Not measured: what is sent up is echoed.
     #[value(skip)]
     Echo,
 }
 
 impl Workload {
-    /// Those of a run without a choice.
+    /// The workloads of a run without a choice.
     pub(super) const MEASURED: [Self; 5] =
         [Self::W1, Self::W2, Self::W3, Self::W4, Self::W4Resumed];
 
-    /// All but those that need a network of their own.
+    /// All except those that need their own network.
     pub(super) const ON_LOOPBACK: [Self; 11] = [
         Self::W1,
         Self::W2,
@@ -120,7 +120,7 @@ impl Workload {
         matches!(self, Self::W4 | Self::W4Resumed | Self::W8)
     }
 
-    /// Whether CPU time is told by request, datagram or connection, and not by byte.
+    /// Whether CPU time is reported per request, datagram or connection rather than per byte.
     pub(super) const fn is_by_unit(self) -> bool {
         matches!(
             self,
@@ -128,7 +128,7 @@ impl Workload {
         )
     }
 
-    /// What CPU time is told by.
+    /// The unit by which CPU time is reported.
     pub(super) const fn unit(self) -> &'static str {
         match self {
             Self::W4 | Self::W4Resumed => "handshake",
@@ -138,7 +138,7 @@ impl Workload {
         }
     }
 
-    /// Numbers of connections that are measured where none are chosen.
+    /// Numbers of connections to measure if none are chosen.
     const fn scales(self) -> &'static [usize] {
         match self {
             Self::W1 | Self::W1r | Self::W1s | Self::W3 | Self::Echo => &[1],
@@ -160,7 +160,7 @@ impl Workload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Mode {
-    /// The answer to the one before.
+    /// The answer to the previous one.
     Closed,
     /// The clock, at random moments.
     Open,
@@ -172,7 +172,7 @@ pub(super) struct Case {
     pub(super) workload: Workload,
     /// Connections at a time.
     pub(super) connections: usize,
-    /// Bytes of a datagram or an answer; `UNLIMITED` where it has no end.
+    /// Bytes of a datagram or an answer; `UNLIMITED` if it has no end.
     pub(super) size: u64,
     pub(super) mode: Mode,
     /// The link's rate in 10^9 bits a second, W1r only.
@@ -184,8 +184,8 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// Those of a workload, in the order in which they are measured. `connections` replaces a
-    /// scaled workload's own numbers.
+    /// The cases of a workload, in the order of measurement. `connections` replaces a scaled
+    /// workload's own numbers.
     pub(super) fn of(workload: Workload, connections: &[usize]) -> Vec<Self> {
         let scales = match connections {
             [_, ..] if workload.is_scaled() => connections,
@@ -203,7 +203,7 @@ impl Case {
             Workload::W8 => &[10_000],
             Workload::Echo => &[10_000_000],
         };
-        // Open mode takes its rate from the closed one before.
+        // Open mode takes its rate from the preceding closed one.
         let modes: &[Mode] = match workload {
             Workload::W6 => &[Mode::Closed, Mode::Open],
             _ => &[Mode::Closed],
@@ -266,7 +266,7 @@ impl Case {
         Self::of(workload, connections)[0]
     }
 
-    /// What a client has to do: without end, or, to be checked, a small part of it.
+    /// A client's work: endless, or, for a check, a small part of it.
     pub(super) fn shape(&self, check: bool, rate: Option<f64>) -> Shape {
         let streams = match self.workload {
             Workload::W2 => 10,
@@ -352,25 +352,25 @@ pub(super) struct Shape {
     pub(super) connections: usize,
     /// Streams at a time on each.
     pub(super) streams: usize,
-    /// Bytes that a request carries behind the length that it asks for.
+    /// Bytes that a request carries after the length that it asks for.
     pub(super) upload: usize,
     /// Bytes of an answer, or of a datagram.
     pub(super) answer: u64,
-    /// Requests, one after the other, in the place of each stream; datagrams on each connection; or
-    /// connections, where they are the work.
+    /// Requests, one after another, for each stream; datagrams on each connection; or connections,
+    /// if those are the work.
     pub(super) repeat: u64,
-    /// Requests on a connection, where connections are the work.
+    /// Requests on a connection, if connections are the work.
     pub(super) each: u64,
     pub(super) begin: Begin,
 }
 
 impl Shape {
-    /// The moments of a place's requests.
+    /// The schedule of a place's requests.
     pub(super) fn pace(&self, place: usize, start: Instant) -> Pace {
         Pace::new(self.begin, self.connections * self.streams, place, start)
     }
 
-    /// What a check has to see in the end: units and bytes.
+    /// What a check must have seen in the end: units and bytes.
     pub(super) const fn total(&self) -> (u64, u64) {
         let units = (self.connections * self.streams) as u64 * self.repeat;
         (units, units * self.each * self.answer)

@@ -1,5 +1,5 @@
-//! The certificate of a run, and rustls' configurations around it: the same suite, group and
-//! signature for everybody.
+//! The certificate of a run, and rustls' configurations that use it: the same suite, group and
+//! signature for all contenders.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::case::Workload;
 use super::job::{ALPN, Job, NAME};
 use super::process::Count;
 
-/// A self-signed certificate with a P-256 key in two PEM files, which are gone with this.
+/// A self-signed certificate with a P-256 key in two PEM files, which are removed on drop.
 pub(super) struct Files {
     folder: PathBuf,
     pub(super) certificate: PathBuf,
@@ -52,7 +52,7 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // The system clears its folder for temporary files in any case.
+        // The system cleans its folder for temporary files anyway.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -73,7 +73,7 @@ fn read_certificate(path: &Path) -> Result<CertificateDer<'static>> {
     CertificateDer::from_pem_file(path).map_err(context("reading the certificate"))
 }
 
-/// A server's configuration for a job: one ticket a handshake where tickets are wanted.
+/// A server's configuration for a job: one ticket per handshake if tickets are wanted.
 pub(super) fn server(job: &Job, provider: Arc<CryptoProvider>) -> Result<ServerConfig> {
     let key = PrivateKeyDer::from_pem_file(&job.key).map_err(context("reading the key"))?;
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -122,7 +122,7 @@ pub(super) fn client(
     Ok(config)
 }
 
-/// rustls' own verifier, and a count of its work.
+/// rustls' own verifier, which counts its calls.
 #[derive(Debug)]
 struct Counting {
     inner: Arc<WebPkiServerVerifier>,

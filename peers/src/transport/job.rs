@@ -27,16 +27,16 @@ pub(super) const MAX_UDP_PAYLOAD: u16 = 1472;
 pub(super) const STREAM_WINDOW: u32 = 8 << 20;
 /// The same for a connection.
 pub(super) const CONNECTION_WINDOW: u32 = 16 << 20;
-/// Bytes of datagrams that wait to be sent, and of those that wait to be read.
+/// Bytes of datagrams waiting to be sent, and waiting to be read.
 pub(super) const DATAGRAM_BUFFER: usize = 1 << 20;
-/// Streams that a client may have open; W3 needs 100 and those whose end is on its way.
+/// Streams that a client may have open; W3 needs 100, plus those whose end is in flight.
 pub(super) const MAX_STREAMS: u32 = 256;
 /// Socket buffers in bytes; the kernel gives all of them what its limits allow.
 pub(super) const SOCKET_BUFFER: usize = 4 << 20;
 /// Bytes handed to a stream in one call.
 pub(super) const PIECE: usize = 256 * 1024;
 
-/// Who is measured.
+/// The contenders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Contender {
@@ -61,7 +61,7 @@ pub(super) enum Contender {
 }
 
 impl Contender {
-    /// Each library as it does best.
+    /// Each library in its best setup.
     pub(super) const ALL: [Self; 6] = [
         Self::Squall,
         Self::Quinn,
@@ -71,7 +71,7 @@ impl Contender {
         Self::Tcp,
     ];
 
-    /// The two libraries that run on tokio, by where their work and the application's is done.
+    /// The two libraries that run on tokio, by where their work and the application's runs.
     pub(super) const RUNTIMES: [Self; 6] = [
         Self::Squall,
         Self::SquallAcross,
@@ -110,12 +110,12 @@ pub(super) enum Role {
     Client(SocketAddr),
 }
 
-/// All that a process has to know.
+/// Everything that a process has to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) contender: Contender,
     pub(super) case: Case,
-    /// Requests a second, where the clock makes them begin.
+    /// Requests a second, if the clock starts them.
     pub(super) rate: Option<f64>,
     pub(super) role: Role,
     /// A small part of the workload, every byte of it compared.
@@ -138,20 +138,20 @@ impl Job {
     }
 }
 
-/// What a process says.
+/// What a process reports.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Message {
     /// A server listens at this address.
     Listening(SocketAddr),
-    /// A client's connections are there, and its work begins.
+    /// A client's connections are established, and its work begins.
     Working,
     Sample(Sample),
-    /// A client has done all that it had to.
+    /// A client has done all its work.
     Done(Sample),
     Failed(String),
 }
 
-/// One end's counters at a moment.
+/// One end's counters at one moment.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Sample {
     /// On the process's own clock, in seconds.
@@ -162,7 +162,7 @@ pub(super) struct Sample {
     pub(super) bytes: u64,
     /// Requests answered, or handshakes done; clients only.
     pub(super) units: u64,
-    /// Certificates that were verified: one a full handshake, none a resumed one; clients only.
+    /// Certificates that were verified: one per full handshake, none per resumed one; clients only.
     pub(super) full: u64,
     /// What was sent; squall's servers only.
     pub(super) sent: Option<Sent>,
@@ -171,7 +171,7 @@ pub(super) struct Sample {
     pub(super) latency: Option<[f64; 5]>,
 }
 
-/// A server's datagrams, and the messages in which it gave them to the kernel.
+/// A server's datagrams, and the messages in which it passed them to the kernel.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Sent {
     pub(super) datagrams: u64,

@@ -5,13 +5,13 @@
 //!           measure ──► process ──► server on one core, client on the other; the clock starts and
 //!                          │        ends the measured part
 //!                          ├──► stack      the workloads, once; squall, quinn, s2n do the steps
-//!                          ├──► quiche     an event loop of our own: poll, GRO in, GSO out
-//!                          └──► controls   TCP and TLS over TCP, by squall_yard
+//!                          ├──► quiche     our own event loop: poll, GRO in, GSO out
+//!                          └──► controls   TCP and TLS over TCP, from squall_yard
 //!         report ──► medians and ratios, or rows of JSON
 //!   case  what is measured, in which sizes       network   namespaces with certain links
 //!   smoothness   the same ends with a router between them, which sees how smoothly they send
 //! ```
-//! Each end is a process, so that all that a stack does is counted, on whatever thread. The QUIC
+//! Each end is a process, so that all of a stack's work is counted, on whatever thread. The QUIC
 //! stacks speak draft-banks-quic-performance; TCP and TLS carry the same lengths and answers.
 
 mod case;
@@ -148,8 +148,8 @@ pub(crate) fn run(args: &Transport) -> Result<()> {
     }
 }
 
-/// Measures all cases in rounds. Returns also what failed: a contender that fails leaves its case,
-/// and the others go on.
+/// Measures all cases in rounds. Also returns what failed: a contender that fails drops out of its
+/// case, and the others go on.
 fn measure_all(
     bench: &Bench,
     cases: &[Case],
@@ -172,7 +172,8 @@ fn measure_all(
             .filter(|one| case.mode == Mode::Closed || report.half_of_closed(case, *one).is_some())
             .collect();
         for round in 0..args.rounds as usize {
-            // Each round begins with another one: nobody is always behind the same neighbour.
+            // Each round begins with a different one, so that none always follows the same
+            // neighbour.
             let first = round % taking_part.len().max(1);
             let mut turns = taking_part.clone();
             turns.rotate_left(first);
@@ -199,7 +200,7 @@ fn measure_all(
     Ok((report, failures))
 }
 
-/// Works squall's client against the other stacks' servers and their clients against squall's, and
+/// Runs squall's client against the other stacks' servers and their clients against squall's, and
 /// compares every byte: 10 MB up and down again, the workloads' small parts, and resumption.
 pub(crate) fn interop() -> Result<()> {
     let workloads = [
@@ -239,7 +240,7 @@ fn work(job: &Job, count: &Arc<Count>) -> Result<()> {
     }
 }
 
-/// What all measurements of a run have in common.
+/// What all measurements of a run share.
 struct Bench {
     files: identity::Files,
     provider: String,
@@ -263,7 +264,7 @@ impl Bench {
         })
     }
 
-    /// What a reader has to know about the run.
+    /// What a reader needs to know about the run.
     fn setup(&self) -> String {
         let cores = self.cores.map_or_else(
             || "not pinned".to_owned(),
@@ -272,7 +273,7 @@ impl Bench {
         format!("{cores}; TLS over TCP by rustls with {}", self.provider)
     }
 
-    /// Starts the two ends; the client is at work.
+    /// Starts the two ends, and waits until the client is at work.
     fn start(
         &self,
         case: &Case,
@@ -321,8 +322,8 @@ impl Bench {
         Measured::new(case, contenders[0], before, after, busy)
     }
 
-    /// Moves a small part of each workload, between servers and clients as they come in pairs, and
-    /// prints what arrived.
+    /// Moves a small part of each workload, between each pair of server and client, and prints what
+    /// arrived.
     fn check(
         &self,
         pairs: impl Iterator<Item = (Workload, [Contender; 2])>,
@@ -365,8 +366,8 @@ impl Bench {
         let full = match workload {
             Workload::W4 | Workload::W8 => units..=units,
             // s2n-quic's server sends no ticket with a resumed handshake, and rustls uses each
-            // ticket once: half of the handshakes are full at best. A client that is
-            // done before its ticket arrives makes one more.
+            // ticket once: at least half of the handshakes are full. A client that is done before
+            // its ticket arrives makes one more.
             Workload::W4Resumed if contenders[0] == Contender::S2nQuic => 1..=units * 3 / 4,
             // Each of the four places needs a first ticket.
             Workload::W4Resumed => 1..=shape.connections as u64,
@@ -390,7 +391,7 @@ impl Bench {
     }
 }
 
-/// Both ends' counters, as nearly at one time as two questions can be.
+/// Both ends' counters, as close in time as two queries can be.
 fn sample(ends: &mut [End; 2]) -> Result<[Sample; 2]> {
     for end in &mut *ends {
         end.ask()?;

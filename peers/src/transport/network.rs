@@ -1,5 +1,5 @@
-//! Networks of our own, for workloads that need a certain link: namespaces that iproute2's `ip` and
-//! `tc` make, and that are gone afterwards.
+//! Private networks, for workloads that need a certain link: namespaces made with iproute2's `ip`
+//! and `tc`, and removed afterwards.
 
 use std::ffi::OsStr;
 use std::net::Ipv4Addr;
@@ -11,7 +11,7 @@ use squall_yard::error::{Failure, Result, context};
 
 use super::case::{Case, Workload};
 
-/// What a limited link lets pass at once, in bytes: at least a packet of loopback, and half a
+/// How much a limited link lets pass at once, in bytes: at least a packet of loopback, and half a
 /// millisecond of 10 Gbit/s, which is about the timer's grain.
 const BURST: &str = "640kb";
 /// How long a packet may wait for a limited link before it is dropped.
@@ -24,17 +24,17 @@ const ENDS: [(&str, Ipv4Addr); 2] = [
 
 /// Where the two ends of a measurement run.
 pub(super) struct Network {
-    /// One for both ends, or one for each; none: this process's own network.
+    /// One for both ends, or one each; none: this process's own network.
     namespaces: Vec<Namespace>,
     /// The server's address and the client's.
     pub(super) local: [Ipv4Addr; 2],
 }
 
 impl Network {
-    /// What a case needs.
+    /// The network that a case needs.
     ///
     /// # Errors
-    /// Only the superuser can make namespaces.
+    /// Only the superuser can create namespaces.
     pub(super) fn of(case: &Case) -> Result<Self> {
         match case.workload {
             Workload::W1r => Self::limited(case.gbit_limit),
@@ -119,7 +119,7 @@ impl Network {
     }
 }
 
-/// A network namespace, gone when this is dropped.
+/// A network namespace, removed on drop.
 pub(super) struct Namespace {
     name: String,
 }
@@ -133,14 +133,14 @@ impl Namespace {
         Ok(Self { name })
     }
 
-    /// What starts a program there.
+    /// A command that starts a program there.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command
     }
 
-    /// What `ip netns` calls it.
+    /// Its name in `ip netns`.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -160,7 +160,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // A namespace that stays is named after this process.
+        // A namespace left behind is named after this process.
         let _ = run("ip", &["netns", "delete", &self.name]);
     }
 }

@@ -1,5 +1,5 @@
-//! The two processes of a measurement, from both sides: the parent's hold on a child, and the
-//! child's frame.
+//! The two processes of a measurement, from both sides: the parent's handle of a child, and the
+//! child's main function.
 
 use std::fmt;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -22,7 +22,7 @@ use super::network::Namespace;
 pub(crate) const SUBCOMMAND: &str = "transport-end";
 
 /// How long a child may take to answer. A case of `interop` takes a fifth of a second, and ten
-/// times that beside four busy loops on two cores; CI's machines may be busier.
+/// times that next to four busy loops on two cores; CI's machines may be busier.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A child that is killed when it is dropped.
@@ -34,7 +34,7 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Starts this program again with that job, in a network of its own or in this one.
+    /// Starts this program again with this job, in the given network namespace or in this one.
     pub(super) fn start(job: &Job, namespace: Option<&Namespace>) -> Result<Self> {
         let who = format!("{} {:?}", job.contender.name(), job.role);
         let program = std::env::current_exe().map_err(context("this program's own path"))?;
@@ -59,7 +59,7 @@ impl End {
             {
                 let message = serde_json::from_str(&line)
                     .unwrap_or_else(|error| Message::Failed(format!("{line:?}: {error}")));
-                // Nobody listens to a child that is being dropped.
+                // Nobody listens to a child being dropped.
                 let _ = sender.send(message);
             }
         });
@@ -73,7 +73,7 @@ impl End {
         })
     }
 
-    /// The next thing that it says.
+    /// Its next message.
     fn next(&self) -> Result<Message> {
         match self.messages.recv_timeout(PATIENCE) {
             Ok(Message::Failed(why)) => Err(Failure::new(format!("{}: {why}", self.who))),
@@ -102,7 +102,7 @@ impl End {
         }
     }
 
-    /// Waits until a client's connections are there.
+    /// Waits until a client's connections are established.
     pub(super) fn working(&self) -> Result<()> {
         match self.next()? {
             Message::Working => Ok(()),
@@ -110,12 +110,12 @@ impl End {
         }
     }
 
-    /// Asks for its counters.
+    /// Requests its counters.
     pub(super) fn ask(&mut self) -> Result<()> {
         writeln!(self.input, "sample").map_err(context(&self.who))
     }
 
-    /// Its counters, asked for before.
+    /// Its counters, requested before.
     pub(super) fn sample(&self) -> Result<Sample> {
         match self.next()? {
             Message::Sample(sample) | Message::Done(sample) => Ok(sample),
@@ -126,7 +126,7 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // A child that has ended by itself is no failure here.
+        // A child that has already ended is not a failure here.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -151,27 +151,27 @@ impl fmt::Debug for Count {
 }
 
 impl Count {
-    /// More bytes of an answer are there.
+    /// More bytes of an answer have arrived.
     pub(super) fn add_bytes(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// So many more requests are answered, or handshakes done.
+    /// This many more requests are answered, or handshakes done.
     pub(super) fn add_units(&self, units: u64) {
         self.units.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// One more certificate is verified: the handshake is a full one.
+    /// One more certificate was verified: the handshake was a full one.
     pub(super) fn add_full(&self) {
         self.full.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request took so long.
+    /// A request took this long.
     pub(super) fn add_latency(&self, time: Duration) {
         self.latency().record(time);
     }
 
-    /// From now on samples have this server's counters.
+    /// From now on, samples include this server's counters.
     pub(super) fn set_sent(&self, sent: impl Fn() -> Sent + Send + Sync + 'static) {
         // There is one server in a process.
         let _ = self.sent.set(Box::new(sent));
@@ -204,10 +204,10 @@ fn own_cpu() -> Duration {
         .unwrap_or_default()
 }
 
-/// Says something to the parent.
+/// Sends a message to the parent.
 pub(super) fn say(message: &Message) {
     let line = serde_json::to_string(message).unwrap_or_default();
-    // One write, so that two threads' lines never mix. Without a parent there is nobody to tell.
+    // One write, so that two threads' lines never mix. Errors mean that the parent is gone.
     let _ = std::io::stdout()
         .lock()
         .write_all(format!("{line}\n").as_bytes());
@@ -232,14 +232,14 @@ pub(super) fn run(work: impl FnOnce(&Job, &Arc<Count>) -> Result<()>) -> Result<
                 say(&Message::Sample(asked.sample()));
             }
         }
-        // The parent has let go.
+        // The parent is gone.
         std::process::exit(0);
     });
     match work(&job, &count) {
         Ok(()) => say(&Message::Done(count.sample())),
         Err(error) => say(&Message::Failed(error.to_string())),
     }
-    // The parent ends this process, by the thread above.
+    // The parent ends this process, through the thread above.
     loop {
         thread::park();
     }

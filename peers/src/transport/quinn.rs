@@ -1,5 +1,5 @@
-//! quinn with ring, on a current-thread runtime, or a multi-thread one; and with packets protected
-//! by squall's kernels, for which it is not changed.
+//! quinn with ring, on a current-thread or multi-thread runtime; and, unmodified, with packets
+//! protected by squall's kernels.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::{identity, socket};
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
     let runtime = stack::runtime(job.contender == Contender::QuinnMulti)?;
-    // A task, and not what `block_on` drives: it is scheduled like those that it spawns.
+    // A task rather than `block_on`'s own future: it is scheduled like those that it spawns.
     let (job, count) = (job.clone(), Arc::clone(count));
     let work = runtime.spawn(async move { work(&job, &count).await });
     runtime.block_on(work).map_err(context("quinn's task"))?
@@ -176,7 +176,7 @@ impl Tx for quinn::SendStream {
 
 impl Rx for quinn::RecvStream {
     async fn read(&mut self, sink: &mut (dyn FnMut(&[u8]) + Send)) -> Result<bool> {
-        // As many packets' pieces as may have come in one wake-up.
+        // As many packets' pieces as may have arrived in one wake-up.
         let mut chunks: [Bytes; 64] = std::array::from_fn(|_| Bytes::new());
         let read = self
             .read_chunks(&mut chunks)

@@ -1,4 +1,4 @@
-//! What was measured, as tables or as rows of JSON.
+//! The measurements, as tables or as rows of JSON.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::job::{Contender, Sample};
 /// One round of one contender.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
-    /// Payload, in 10^9 bits a second.
+    /// Payload, in 10^9 bits per second.
     gbit_per_s: f64,
     /// Requests or handshakes a second.
     per_second: f64,
@@ -20,7 +20,7 @@ pub(super) struct Measured {
     /// handshake.
     server_cpu: f64,
     client_cpu: f64,
-    /// Of requests, in microseconds; where the clock makes them begin.
+    /// For requests, in microseconds, if the clock starts them.
     latency: Option<[f64; 5]>,
     datagrams_per_message: Option<f64>,
     /// Both cores' busy time, in the same unit as CPU.
@@ -29,7 +29,7 @@ pub(super) struct Measured {
 
 impl Measured {
     /// From both ends' counters (server, client) at begin and end, and how many of their cores were
-    /// busy in between.
+    /// busy meanwhile.
     pub(super) fn new(
         case: &Case,
         contender: Contender,
@@ -44,7 +44,7 @@ impl Measured {
         let bytes = (after[1].bytes - before[1].bytes) as f64;
         let units = (after[1].units - before[1].units) as f64;
         let full = (after[1].full - before[1].full) as f64;
-        // Whoever cannot resume must not be shown as one who does.
+        // A contender that does not resume must not be shown as one that does.
         if workload == Workload::W4Resumed && full > units / 50.0 {
             return Err(Failure::new(format!(
                 "{}: {full} of {units} handshakes were not resumed",
@@ -151,7 +151,7 @@ impl Report {
         }
     }
 
-    /// Half of the rate at which a contender did an open case's closed counterpart.
+    /// Half of a contender's rate in an open case's closed counterpart.
     pub(super) fn half_of_closed(&self, case: &Case, contender: Contender) -> Option<f64> {
         let closed = Case {
             mode: Mode::Closed,
@@ -168,12 +168,12 @@ impl Report {
             .map(|row| row.2.as_slice())
     }
 
-    /// The median over the rounds of one sum against another one in the same round.
+    /// The median over the rounds of the ratio of two sums in the same round.
     fn ratio(&self, of: (&Case, Contender), to: (&Case, Contender)) -> Option<f64> {
         self.ratio_by(of, to, |one| Some(one.sum()))
     }
 
-    /// The same of another figure.
+    /// The same for another figure.
     fn ratio_by(
         &self,
         of: (&Case, Contender),
@@ -188,7 +188,7 @@ impl Report {
         )
     }
 
-    /// The same workload on the fewest connections, where it was measured on several numbers.
+    /// The same workload on the fewest connections, if it was measured with several numbers.
     fn fewest(&self, case: &Case, contender: Contender) -> Option<Case> {
         let same = |other: &&Case| {
             let connections = case.connections;
@@ -341,7 +341,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The median, or NaN of nothing.
+/// The median, or NaN if there are no values.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     stats::median(values.collect()).unwrap_or(f64::NAN)
 }

@@ -1,5 +1,4 @@
-//! s2n-quic with the TLS that it takes by itself (s2n-tls), on a runtime of one thread: the process
-//! has one core.
+//! s2n-quic with its default TLS (s2n-tls), on a runtime of one thread: the process has one core.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -35,10 +34,10 @@ use super::stack::{
     self, Client, Connection, Datagrams, Endpoints, Opener, Rx, Server, Spawn, Tokio, Tx,
 };
 
-/// An IPv4 packet with the largest UDP payload: s2n-quic counts the headers in.
+/// An IPv4 packet with the largest UDP payload: s2n-quic includes the headers.
 const MTU: u16 = MAX_UDP_PAYLOAD + 28;
-/// s2n-tls' newest policy that prefers X25519; its default one prefers P-256. AES-128-GCM is its
-/// first suite.
+/// s2n-tls' newest policy that prefers X25519; the default prefers P-256. AES-128-GCM is its first
+/// suite.
 const POLICY: &str = "20240603";
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -140,7 +139,7 @@ fn client(job: &Job, count: &Arc<Count>) -> std::result::Result<s2n_quic::Client
         .start()?)
 }
 
-/// Is asked for every certificate, so once a full handshake.
+/// Called for every certificate, so once per full handshake.
 struct Counting(Arc<Count>);
 
 impl VerifyHostNameCallback for Counting {
@@ -162,7 +161,7 @@ impl SessionTicketCallback for Tickets {
         ticket: &SessionTicket,
     ) {
         let mut bytes = vec![0; ticket.len().unwrap_or_default()];
-        // Without it the next handshake is a full one, which is counted.
+        // Otherwise the next handshake is a full one, which is counted.
         if ticket.data(&mut bytes).is_ok() {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
         }
@@ -210,7 +209,7 @@ impl Server for Accepting {
     async fn accept(
         &mut self,
     ) -> Option<impl Future<Output = Result<s2n_quic::Connection>> + Send + 'static> {
-        // Its handshake is done already.
+        // Its handshake is already done.
         let connection = self.0.accept().await?;
         Some(std::future::ready(Ok(connection)))
     }
@@ -262,7 +261,7 @@ impl Datagrams for Handle {
         for _ in 0..copies {
             let mut waiting = datagram.clone();
             poll_fn(|cx| {
-                // It takes the datagram when it is ready.
+                // It accepts the datagram when it is ready.
                 let sent = self.datagram_mut(|sender: &mut DatagramSender| {
                     sender.poll_send_datagram(&mut waiting, cx)
                 });
@@ -297,7 +296,7 @@ impl Tx for SendStream {
 
 impl Rx for ReceiveStream {
     async fn read(&mut self, sink: &mut (dyn FnMut(&[u8]) + Send)) -> Result<bool> {
-        // As many packets' pieces as may have come in one wake-up.
+        // As many packets' pieces as may have arrived in one wake-up.
         let mut chunks: [Bytes; 64] = std::array::from_fn(|_| Bytes::new());
         let (count, open) = self
             .receive_vectored(&mut chunks)

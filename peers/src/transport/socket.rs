@@ -1,4 +1,4 @@
-//! A UDP socket with the buffers that all stacks get.
+//! A UDP socket with the same buffers for all stacks.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

@@ -30,7 +30,7 @@ use super::stack::{
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
     let contender = match (job.contender, job.role) {
-        // A thread for each of a thousand sockets would be no fair client.
+        // A thread for each of a thousand sockets would not be a fair client.
         (Contender::Squall, Role::Client(_)) if job.case.own_sockets => Contender::SquallCurrent,
         (chosen, _) => chosen,
     };
@@ -103,7 +103,7 @@ fn transport() -> TransportConfig {
         .max_concurrent_bidi_streams(MAX_STREAMS.into())
 }
 
-/// Waits for a task's end, here or on the current-thread runtime that only runs meanwhile.
+/// Waits for a task's end, here or on the current-thread runtime, which runs only meanwhile.
 fn to_the_end(task: JoinHandle<Result<()>>, runtime: Option<Runtime>) -> Result<()> {
     let runtime = match runtime {
         Some(runtime) => runtime,
@@ -114,7 +114,7 @@ fn to_the_end(task: JoinHandle<Result<()>>, runtime: Option<Runtime>) -> Result<
         .map_err(context("a task of squall's"))?
 }
 
-/// An endpoint, and the runtime of the application's tasks; `None`: they run on the worker.
+/// An endpoint, and the runtime of the application's tasks; `None` if they run on the worker.
 #[derive(Clone)]
 struct Tasks {
     endpoint: Endpoint,

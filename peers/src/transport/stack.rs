@@ -1,4 +1,4 @@
-//! The workloads once, for all stacks with an asynchronous interface.
+//! The workloads, written once for all stacks with an asynchronous interface.
 //!
 //! ```text
 //!   client   connect ─► open ─► length, upload, FIN ─► read to the end     streams side by side,
@@ -6,8 +6,8 @@
 //!   server   accept ──► accept streams ─► read to the end ─► that many bytes, FIN
 //!   W7       the server sends datagrams as long as the connection takes them
 //! ```
-//! A stack only says how it does each step, in the way that costs it least: bytes are handed over
-//! without a copy, and several received pieces are taken in one call where it has such a call.
+//! A stack only defines how it does each step, in its cheapest way: bytes are handed over without a
+//! copy, and several received pieces are taken in one call if it has such a call.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ pub(super) trait Spawn: Clone + Send + Sync + 'static {
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
 }
 
-/// Tasks of the tokio runtime that the task which spawns runs on.
+/// Tasks of the tokio runtime that the spawning task runs on.
 #[derive(Clone)]
 pub(super) struct Tokio;
 
@@ -42,7 +42,7 @@ impl Spawn for Tokio {
     }
 }
 
-/// A runtime of one thread, or of two.
+/// A runtime with one thread, or with two.
 pub(super) fn runtime(multi: bool) -> Result<tokio::runtime::Runtime> {
     let mut builder = match multi {
         true => tokio::runtime::Builder::new_multi_thread(),
@@ -138,7 +138,7 @@ pub(super) trait Tx: Send + 'static {
 
 /// The receiving half of a stream.
 pub(super) trait Rx: Send + 'static {
-    /// Takes what is there, at least something; false at the end.
+    /// Takes what has arrived, at least something; false at the end.
     fn read(
         &mut self,
         sink: &mut (dyn FnMut(&[u8]) + Send),
@@ -147,7 +147,7 @@ pub(super) trait Rx: Send + 'static {
 
 /// A connection's datagrams.
 pub(super) trait Datagrams: Send + 'static {
-    /// Waits until the stack takes as many copies.
+    /// Waits until the stack accepts this many copies.
     fn send(&mut self, datagram: &Bytes, copies: usize) -> impl Future<Output = Result<()>> + Send;
     fn receive(&mut self) -> impl Future<Output = Result<Bytes>> + Send;
 }
@@ -164,7 +164,7 @@ pub(super) async fn serve<S: Server>(
     while let Some(connecting) = server.accept().await {
         let tasks = spawn.clone();
         spawn.spawn(async move {
-            // A handshake that fails is the client's affair; it is told.
+            // A failed handshake is up to the client, which is told.
             if let Ok(mut connection) = connecting.await {
                 if workload == Workload::W7 {
                     let datagrams = connection.datagrams();
@@ -175,7 +175,7 @@ pub(super) async fn serve<S: Server>(
                 }
                 while let Some((tx, rx)) = connection.accept().await {
                     run(&tasks, async move {
-                        // Whatever ends a stream early is seen at the client.
+                        // Whatever ends a stream early shows at the client.
                         let _ = answer(tx, rx, workload).await;
                     })
                     .await;
@@ -186,7 +186,7 @@ pub(super) async fn serve<S: Server>(
     Ok(())
 }
 
-/// Runs an answer at once, and as a task of its own only if it has to wait: a task for each small
+/// Runs an answer at once, and as a separate task only if it has to wait: a task for each small
 /// request costs more than its answer.
 async fn run(tasks: &impl Spawn, answer: impl Future<Output = ()> + Send + 'static) {
     let mut answer = Box::pin(answer);
@@ -234,12 +234,12 @@ async fn send_datagrams(mut datagrams: impl Datagrams, size: u64) -> Result<()> 
 /// Datagrams that a sender has ready at a time.
 pub(super) const AT_ONCE: usize = 64;
 
-/// What W7 sends, again and again.
+/// The datagram that W7 sends repeatedly.
 pub(super) fn datagram(size: u64) -> Bytes {
     Source::new(None).next(size as usize)
 }
 
-/// Connections that a client begins at once.
+/// Connections that a client begins at a time.
 const CONNECTING: usize = 16;
 
 /// Does a client's work, to its end where it has one.
@@ -256,15 +256,15 @@ pub(super) async fn load<C: Client>(
         for _ in 0..shape.connections {
             let (count, results, own) = (Arc::clone(&count), results.clone(), client.clone());
             client.spawn(async move {
-                // Nobody listens any more once another one has failed.
+                // Nobody listens any more once another has failed.
                 let _ = results.send(handshakes(own, address, shape, check, &count).await);
             });
         }
     } else {
-        // They live as long as the work.
+        // Keeps them alive as long as the work.
         connections = connect_all(&client, address, shape.connections, |connection| {
             if job.case.workload == Workload::W7 {
-                // At once: what arrives unread would fill the memory, and be read later.
+                // At once: unread data would fill the memory and be read later.
                 let (count, results) = (Arc::clone(&count), results.clone());
                 let datagrams = connection.datagrams();
                 client.spawn(async move {

@@ -1,4 +1,4 @@
-//! Whether an answer is what it should be: its length always, its bytes where they are checked.
+//! Whether an answer is what it should be: its length always, its bytes if they are checked.
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
@@ -14,7 +14,7 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// For an answer of so many bytes; `check`: every byte counts.
+    /// For an answer of `wanted` bytes; with `check`, every byte is compared.
     pub(super) fn new(check: bool, wanted: u64) -> Self {
         Self {
             wanted,
@@ -23,7 +23,7 @@ impl Verifier {
         }
     }
 
-    /// The next bytes.
+    /// Takes the next bytes.
     pub(super) fn take(&mut self, bytes: &[u8]) {
         self.got += bytes.len() as u64;
         if let Some(digest) = &mut self.digest {
@@ -31,7 +31,7 @@ impl Verifier {
         }
     }
 
-    /// The answer is at its end.
+    /// Called at the end of the answer.
     pub(super) fn end(self) -> Result<(), String> {
         if self.got != self.wanted {
             return Err(format!("{} of {} bytes arrived", self.got, self.wanted));
@@ -45,7 +45,7 @@ impl Verifier {
     }
 }
 
-/// A request: the length asked for, and what it carries.
+/// A request: the length asked for, and its own data.
 pub(super) fn message(shape: &Shape) -> Bytes {
     let mut message = shape.answer.to_be_bytes().to_vec();
     let mut source = Source::new(None);
@@ -56,7 +56,7 @@ pub(super) fn message(shape: &Shape) -> Bytes {
     message.into()
 }
 
-/// The digest of the answer of that length, which is the start of the fixed buffer, over and over.
+/// The digest of the answer of this length, which repeats the start of the fixed buffer.
 fn expected(mut left: u64) -> [u8; 32] {
     let mut source = Source::new(None);
     let mut digest = Sha256::new();

@@ -1,4 +1,4 @@
-//! The built binary, run as a user runs it: what the tests of its modes share.
+//! The built binary, run as a user runs it: helpers shared by the tests of its modes.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use std::io::{BufRead as _, BufReader, Lines};
@@ -15,7 +15,7 @@ pub(crate) fn json(args: &[&str]) -> serde_json::Value {
     let output = squall(args);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {stderr}");
-    // Nothing on a pipe but the object: no live line, no heading.
+    // Only the object on a pipe: no live line, no heading.
     assert!(stderr.is_empty(), "{stderr}");
     let object: serde_json::Value =
         serde_json::from_slice(&output.stdout).expect("exactly one JSON object");
@@ -23,8 +23,8 @@ pub(crate) fn json(args: &[&str]) -> serde_json::Value {
     object
 }
 
-/// A cost table sums to its thread's CPU time, unless the thread was preempted: what no stage
-/// claims is then unknown.
+/// A cost table sums to its thread's CPU time, unless the thread was preempted, when the
+/// unattributed time is unknown.
 pub(crate) fn assert_sum(table: &serde_json::Value) {
     let rows = table["rows"].as_array().expect("rows");
     let percent: f64 = rows.iter().filter_map(|row| row["percent"].as_f64()).sum();
@@ -61,12 +61,12 @@ impl Server {
         Self::with(&[])
     }
 
-    /// One with more arguments.
+    /// A server with more arguments.
     pub(crate) fn with(args: &[&str]) -> Self {
         Self::anywhere(&[&["--listen", "127.0.0.1:0"], args].concat())
     }
 
-    /// One whose arguments say where it listens.
+    /// A server whose arguments say where it listens.
     pub(crate) fn anywhere(args: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
             .args(["perf", "server"])
@@ -94,7 +94,7 @@ impl Server {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Asks it to end, as Ctrl-C does, and gives its exit code and its last lines.
+    /// Asks it to end, as Ctrl-C does, and returns its exit code and its last lines.
     pub(crate) fn interrupt(mut self) -> (Option<i32>, String) {
         signal(&self.process, "INT");
         let status = self.process.wait().expect("it ends");

@@ -22,14 +22,14 @@ use tokio_rustls::client::TlsStream;
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Upload = UnsyncBoxBody<Bytes, BoxError>;
 
-/// A body that is all there.
+/// A complete body.
 pub(crate) fn whole(content: impl Into<Bytes>) -> Upload {
     Full::new(content.into())
         .map_err(|never| match never {})
         .boxed_unsync()
 }
 
-/// A folder of a test, which goes with it.
+/// A test's folder, removed on drop.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -82,7 +82,7 @@ impl Server {
         Self::at(0, args)
     }
 
-    /// One on this port; 0: one that the system chooses.
+    /// A server on this port; 0: the system chooses one.
     pub(crate) fn at(port: u16, args: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
             .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
@@ -112,7 +112,7 @@ impl Server {
         }
     }
 
-    /// Asks it to end, and waits for that.
+    /// Asks it to end, and waits until it has.
     pub(crate) fn stop(mut self) -> Option<i32> {
         crate::common::signal(&self.process, "TERM");
         self.process.wait().expect("it ends").code()
@@ -132,7 +132,7 @@ impl Server {
         connected.expect("a handshake")
     }
 
-    /// A connection of HTTP/3, on the same port.
+    /// An HTTP/3 connection, on the same port.
     pub(crate) async fn quic(
         &self,
         events: Arc<dyn squall::Events>,
@@ -201,7 +201,7 @@ pub(crate) enum Version {
 
 pub(crate) const ALL: [Version; 3] = [Version::Http1, Version::Http2, Version::Http3];
 
-/// Nobody looks at the events of a connection.
+/// Ignores the events of a connection.
 struct Unobserved;
 
 impl squall::Events for Unobserved {}
@@ -210,7 +210,7 @@ impl squall::Events for Unobserved {}
 pub(crate) enum Client {
     Http1(http1::SendRequest<Upload>),
     Http2(http2::SendRequest<Upload>),
-    /// With what it runs on.
+    /// With the endpoint that it runs on.
     Http3((squall_h3::client::SendRequest, Endpoint)),
 }
 

@@ -1,4 +1,4 @@
-//! Files by all versions of HTTP.
+//! Files over all versions of HTTP.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::client::{ALL, Client, Folder, Server, Version, all, run, whole};
 use crate::common::{failure, squall};
 
-/// More than fits into memory of the server's cache, and no multiple of a chunk.
+/// Larger than the server's cache, and not a multiple of a chunk.
 fn large() -> Vec<u8> {
     (0..3_000_017_u32).map(|at| (at / 7 + at) as u8).collect()
 }
@@ -37,7 +37,7 @@ fn files_are_the_same_by_all_versions() {
             assert_eq!((status, &body[..]), (200, &b"<p>index"[..]), "{version:?}");
             assert_eq!(fields["content-type"], "text/html; charset=utf-8");
             assert_eq!(fields["x-content-type-options"], "nosniff");
-            // The certificate is nothing that a browser trusts.
+            // Browsers do not trust the certificate.
             assert!(!fields.contains_key("strict-transport-security"));
             assert!(fields.contains_key("date"));
             // RFC 7838 §3: over TCP, clients are told of HTTP/3.
@@ -49,7 +49,7 @@ fn files_are_the_same_by_all_versions() {
             assert_eq!(alt_svc, told.as_deref(), "{version:?}");
             fields.remove("alt-svc");
             fields.remove("date");
-            // The first one is read, the others are cached; HTTP/3 has encoded it before.
+            // The first one is read, the others are cached; HTTP/3 has it encoded already.
             assert_eq!(first.get_or_insert(fields.clone()), &fields);
             let tag = fields["etag"].to_str().expect("text").to_owned();
             let (status, _, body) = client.get("/", &[("if-none-match", &tag)]).await;
@@ -118,7 +118,7 @@ fn http3_can_be_left_out() {
         assert_eq!(status, 200);
         assert!(!fields.contains_key("alt-svc"));
     });
-    // The port is free for others.
+    // The port is free.
     std::net::UdpSocket::bind(("127.0.0.1", server.port)).expect("nobody has it");
 }
 

@@ -36,7 +36,7 @@ fn a_certificate_is_reloaded_without_losing_connections() {
         assert_eq!(shown.as_ref(), first);
         let hsts = client.get("/", &[]).await.1;
         assert_eq!(hsts["strict-transport-security"], "max-age=31536000");
-        // A key that does not belong to the certificate.
+        // A key that does not match the certificate.
         let second = renew(&folder);
         std::fs::copy(&cert, format!("{cert}.good")).expect("a copy");
         folder.write("cert.pem", "broken");
@@ -52,7 +52,7 @@ fn a_certificate_is_reloaded_without_losing_connections() {
         let line = server.stderr.next().expect("a line").expect("text");
         assert!(line.contains("as read now"), "{line}");
         assert_eq!(certificate_of(&server.tls(b"h2").await).as_ref(), second);
-        // The connection of before is still there.
+        // The earlier connection still exists.
         assert_eq!(client.get("/", &[]).await.0, 200);
     });
 }
@@ -103,7 +103,7 @@ fn requests_in_flight_are_finished_before_the_end() {
             let first = body.frame().await.expect("a frame").expect("data");
             let mut len = first.data_ref().map_or(0, Bytes::len);
             signal(&server.process, "TERM");
-            // It does not accept any more. The signal is handled by then.
+            // Until it no longer accepts: the signal has then been handled.
             while TcpStream::connect(("127.0.0.1", server.port)).await.is_ok() {
                 tokio::task::yield_now().await;
             }
@@ -183,14 +183,14 @@ fn slow_clients_are_dropped() {
         ] {
             let mut tls = server.tls(alpn).await;
             tls.write_all(start).await.expect("it is taken");
-            // However it ends, it ends.
+            // It must end, no matter how.
             let _ = tls.read_to_end(&mut Vec::new()).await;
         }
-        // Takes nothing of its response: both versions.
+        // Reads nothing of its response: both versions.
         let get = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
         let mut tls = server.tls(b"http/1.1").await;
         tls.write_all(get).await.expect("it is taken");
-        // The response's first byte, then nothing until the server has given up.
+        // Read the response's first byte, then nothing until the server has given up.
         assert_eq!(tls.read(&mut [0]).await.expect("a byte"), 1);
         let mut stalled = Vec::new();
         for version in [Version::Http2, Version::Http3] {
@@ -289,7 +289,7 @@ fn metrics_tell_where_the_workers_time_goes() {
     }
 }
 
-/// The server's own metrics would be one more request; so they are on a port of their own.
+/// Fetching metrics would count as one more request, so they are on a separate port.
 pub(crate) fn metrics(server: &Server) -> String {
     let address = server
         .before
@@ -358,7 +358,7 @@ fn it_stops_with_its_input_if_asked_to() {
     });
     drop(server.process.stdin.take());
     assert_eq!(server.process.wait().expect("it ends").code(), Some(0));
-    // Without being asked to, it goes on.
+    // It continues if not asked to stop.
     run(async {
         let mut client = other.connect(Version::Http1).await;
         assert_eq!(client.get("/", &[]).await.0, 200);

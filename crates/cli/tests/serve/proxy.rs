@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::client::{ALL, Client, Server, Version, all, run, whole};
 use crate::life::metrics;
 
-/// An application that speaks HTTP/1.1 byte by byte, with a thread for each connection.
+/// An application that speaks HTTP/1.1 byte by byte, with one thread per connection.
 struct Application {
     url: String,
     connections: Arc<AtomicUsize>,
@@ -89,7 +89,7 @@ fn serve(application: &Application, more: &[&str]) -> Server {
     Server::start(&[&["--upstream", &application.url], more].concat())
 }
 
-/// A request whose body arrives in pieces, and the other end of it.
+/// A request whose body arrives in pieces, and the sender of the body.
 fn streamed(
     request: http::request::Builder,
 ) -> (
@@ -195,7 +195,7 @@ fn bodies_stream_in_both_directions() {
         let head = visit.head().expect("a request");
         assert!(head.contains("transfer-encoding: chunked"), "{head}");
         visit.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Hop: 1\r\nConnection: x-hop\r\n\r\n");
-        // Each piece is answered before the next one comes.
+        // Each piece is answered before the next one arrives.
         loop {
             let len = usize::from_str_radix(visit.line().trim(), 16).expect("a length");
             let piece = visit.exactly(len);
@@ -381,7 +381,7 @@ fn a_request_is_repeated_only_where_that_does_no_harm() {
             ("POST", "", 502),
             ("PUT", "x", 502),
         ] {
-            // A new connection to the application, which goes back to the pool.
+            // A new connection to the application, which then returns to the pool.
             assert_eq!(client.get("/", &[]).await.0, 200);
             let mut request = Request::builder().method(method).uri("/");
             if !body.is_empty() {
@@ -428,7 +428,7 @@ fn failures_of_the_application_have_their_status() {
         "127.0.0.1:0",
     ];
     let server = serve(&application, &limits);
-    // A port that no other test gets, and on which nobody listens.
+    // A closed port that no other test gets.
     let held = tokio::net::TcpSocket::new_v4().expect("a socket");
     let any = ([127, 0, 0, 1], 0).into();
     held.bind(any).expect("a port");
@@ -446,7 +446,7 @@ fn failures_of_the_application_have_their_status() {
             ] {
                 assert_eq!(client.get(path, &[]).await.0, status, "{path}");
             }
-            // A response that breaks off does so for the client, too.
+            // A response that breaks off also breaks off for the client.
             for path in ["/short", "/pause"] {
                 let mut client = server.connect(version).await;
                 let request = Request::get(path).body(whole("")).expect("a request");
@@ -458,13 +458,13 @@ fn failures_of_the_application_have_their_status() {
                 };
                 assert!(is_broken, "{path} by {version:?}");
             }
-            // A client whose body never ends.
+            // A client's body that never ends.
             let (request, mut sender) = streamed(Request::post("/silent"));
             sender.send_data("data".into()).await.expect("it is taken");
             let mut client = server.connect(version).await;
             let status = client.send(request).await.expect("a response").status();
             assert_eq!(status, 408);
-            // One whose response has begun.
+            // A request whose response has begun.
             let (request, mut sender) = streamed(Request::post("/begun"));
             sender.send_data("data".into()).await.expect("it is taken");
             let mut client = server.connect(version).await;
@@ -530,7 +530,7 @@ fn a_client_that_expects_100_continue_gets_it() {
     });
 }
 
-/// Accepts an upgrade, then says everything backwards, line by line.
+/// Accepts an upgrade, then sends every line back reversed.
 fn backwards() -> Application {
     Application::start(|visit, _| {
         let head = visit.head().expect("a request");
@@ -570,8 +570,8 @@ async fn chat(upgraded: hyper::upgrade::Upgraded) {
     }
 }
 
-/// Sends a request that the application does not see. Its response comes after the server's
-/// SETTINGS, which allow extended CONNECT.
+/// Sends a request that the application does not see. Its response follows the server's SETTINGS,
+/// which allow extended CONNECT.
 async fn learn_settings(client: &mut Client) {
     let trace = Request::builder().method("TRACE").uri("/").body(whole(""));
     client
@@ -644,7 +644,7 @@ fn websockets_work_over_http3() {
             let frame = body.frame().await.expect("a frame").expect("data");
             assert_eq!(frame.into_data().expect("data"), answer);
         }
-        // The end of one direction is passed on, and comes back as that of the other.
+        // The end of one direction is passed on, and comes back as the end of the other.
         drop(sender);
         assert!(body.collect().await.expect("the end").to_bytes().is_empty());
     });

@@ -1,22 +1,22 @@
-//! An allocator that counts, for the tests of what a connection holds: a test that names this file
-//! as its module runs on it.
+//! A counting allocator for tests of what a connection holds: a test that includes this file as a
+//! module uses it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Bytes that this thread has allocated and not given back.
+    /// Bytes that this thread has allocated and not freed.
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
 fn note(bytes: isize) {
-    // A thread that ends has no counter any more, and nobody to read it.
+    // A thread that is ending has no counter any more, and nobody reads it.
     let _ = HELD.try_with(|held| held.set(held.get() + bytes));
 }
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator with the arguments that it came with.
+// SAFETY: every call goes to the system's allocator with unchanged arguments.
 unsafe impl GlobalAlloc for Counting {
     // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -1,4 +1,4 @@
-//! Two endpoints, any number of connections, and every datagram in the test's hands.
+//! Two endpoints, any number of connections, with every datagram under the test's control.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -31,9 +31,9 @@ pub(crate) struct Host {
     pub(crate) observations: Vec<(usize, Observation)>,
     pub(crate) policy: Policy,
     pub(crate) waiting: Vec<Incoming>,
-    /// Whether the last attempt came from an address shown to be the client's.
+    /// Whether the last attempt came from a validated address.
     pub(crate) validated: Option<bool>,
-    /// Of a client.
+    /// A client's token store.
     pub(crate) token_store: Arc<dyn TokenStore>,
 }
 
@@ -98,7 +98,7 @@ impl Host {
         handle
     }
 
-    /// All datagrams that the connections have to send now.
+    /// All datagrams that the connections have to send.
     pub(crate) fn send(&mut self, now: Time) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         for connection in self.connections.values_mut() {
@@ -114,7 +114,7 @@ impl Host {
         sent
     }
 
-    /// Takes a datagram; returns what goes back without a connection.
+    /// Takes a datagram; returns the endpoint's own responses.
     pub(crate) fn receive(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) -> Vec<Vec<u8>> {
         let path = Path {
             remote: from,
@@ -190,7 +190,7 @@ impl Host {
         })
     }
 
-    /// Fires what is due until `limit`; the time that it is then.
+    /// Fires the timers that are due soon; returns the time afterwards.
     fn pass(&mut self, now: Time) {
         for connection in self.connections.values_mut() {
             if connection.next_timeout().is_some_and(|due| due <= now) {
@@ -206,7 +206,7 @@ pub(crate) struct Link {
     pub(crate) now: Time,
     pub(crate) client: Host,
     pub(crate) server: Host,
-    /// All that went over the wire to the server, and to the client.
+    /// Everything that went over the wire to the server, and to the client.
     pub(crate) to_server: Vec<Vec<u8>>,
     pub(crate) to_client: Vec<Vec<u8>>,
 }
@@ -222,8 +222,8 @@ impl Link {
         }
     }
 
-    /// Carries datagrams until both ends are silent; those that `lose` picks do not arrive. Timers
-    /// of up to 30 ms fire.
+    /// Carries datagrams until both ends are silent; those that `lose` selects do not arrive.
+    /// Timers of up to 30 ms fire.
     pub(crate) fn run_losing(&mut self, mut lose: impl FnMut(bool, &[u8]) -> bool) {
         let mut back: VecDeque<Vec<u8>> = VecDeque::new();
         for _ in 0..100_000 {
@@ -264,7 +264,7 @@ impl Link {
         panic!("the two ends never fall silent");
     }
 
-    /// Lets go of what the test has noted: datagrams and events.
+    /// Drops what the test has recorded: datagrams and events.
     pub(crate) fn forget(&mut self) {
         self.to_client = Vec::new();
         self.to_server = Vec::new();
@@ -292,7 +292,7 @@ impl Link {
         self.server.pass(self.now);
     }
 
-    /// Lets time go by, on a good wire.
+    /// Lets time pass, on a good wire.
     pub(crate) fn rest(&mut self, time: Duration) {
         let end = self.now + time;
         while self.due().is_some_and(|due| due < end) {

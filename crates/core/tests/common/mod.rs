@@ -17,7 +17,7 @@ use squall_core::{
 };
 use squall_wire::{DatagramBatch, Ecn, Path, Side};
 
-/// Draws numbers below the one that it is given, the same ones for a seed every time.
+/// Draws numbers below a given one; the same seed gives the same numbers.
 pub(crate) fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut rng = StdRng::seed_from_u64(seed);
     move |below| rng.random_range(0..below)
@@ -134,7 +134,7 @@ impl Pair {
         std::mem::take(&mut self.ends(side).0.events)
     }
 
-    /// Sends what one side has; says whether it had anything.
+    /// Sends what one side has; returns whether it had anything.
     pub(crate) fn pump(&mut self, from: Side) -> bool {
         let now = self.now;
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -168,7 +168,7 @@ impl Pair {
         true
     }
 
-    /// The next datagram of one side, which does not arrive by itself.
+    /// The next datagram of one side, which is not delivered automatically.
     pub(crate) fn take_datagram(&mut self, from: Side) -> Option<Vec<u8>> {
         let (now, mut buffer) = (self.now, vec![0; 2000]);
         let (_, connection) = self.ends(from).0.connection.as_mut()?;
@@ -177,7 +177,7 @@ impl Pair {
         Some(buffer)
     }
 
-    /// A datagram of one side with a PING, which does not arrive by itself.
+    /// A datagram of one side with a PING, which is not delivered automatically.
     pub(crate) fn take_ping(&mut self, from: Side) -> Vec<u8> {
         self.connection(from).ping();
         self.take_datagram(from).expect("a PING to send")
@@ -196,14 +196,14 @@ impl Pair {
         receiver.take_events();
     }
 
-    /// Takes up what one side has to tell, sent or not.
+    /// Collects the events of one side, sent or not.
     pub(crate) fn collect(&mut self, side: Side) -> Vec<Event> {
         self.ends(side).0.take_events();
         self.events(side)
     }
 
-    /// Hands the client's first datagram to the server once more; returns how many connections the
-    /// server has then.
+    /// Hands the client's first datagram to the server again; returns how many connections the
+    /// server then has.
     pub(crate) fn replay_first(&mut self) -> usize {
         let path = Path {
             remote: self.client.address,
@@ -215,7 +215,7 @@ impl Pair {
         self.server.endpoint.connections()
     }
 
-    /// Hands the server the client's first datagram with `more` behind it, as one run.
+    /// Hands the server the client's first datagram followed by `more`, as one run.
     pub(crate) fn receive_first_with(&mut self, more: impl Fn(&[u8]) -> Vec<u8>) {
         let path = Path {
             remote: self.client.address,

@@ -1,4 +1,4 @@
-//! How large datagrams are: what is assumed to pass, what the peer may send, and padding.
+//! How large datagrams are: the assumed path MTU, what the peer may send, and padding.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -35,7 +35,7 @@ fn write(link: &mut Link, handle: usize, data: &[u8]) -> StreamId {
     id
 }
 
-/// What the server has received on a stream, to its end.
+/// Reads what the server has received on a stream, to its end.
 fn read(link: &mut Link, id: StreamId) -> Vec<u8> {
     let connection = link.server.connections.values_mut().next().unwrap();
     let mut all = Vec::new();
@@ -61,7 +61,7 @@ fn padded_datagrams_have_one_size_whatever_they_hold() {
     for pads in [true, false] {
         let transport = TransportConfig::default().pad_to_mtu(pads);
         let (mut link, handle) = connected(transport, TransportConfig::default());
-        // The size of the path is found.
+        // The path MTU is found.
         write(&mut link, handle, &pattern(300_000));
         link.run();
         link.forget();
@@ -69,7 +69,7 @@ fn padded_datagrams_have_one_size_whatever_they_hold() {
             0, 1, 20, 300, 1400, 1420, 1427, 1430, 1440, 1450, 5000, 40_000,
         ] {
             let data = pattern(len);
-            // Several streams share packets: all but the last piece of one are copied in any case.
+            // Several streams share packets: all but the last piece of a packet are copied anyway.
             let ids: Vec<_> = (0..3).map(|_| write(&mut link, handle, &data)).collect();
             let connection = link.client.connections.get_mut(&handle).unwrap();
             connection
@@ -147,7 +147,7 @@ fn early_data_is_padded_too() {
             .connect(link.now, Arc::clone(&client_tls), transport);
         write(&mut link, again, &pattern(5));
         let flight = link.client.send(link.now);
-        // The ClientHello, and after it early data in datagrams of its own if it fits nowhere else.
+        // The ClientHello, then early data, in separate datagrams if it fits nowhere else.
         let seen = sizes(&flight);
         assert!(flight.len() >= 2, "{seen:?}");
         write(&mut link, again, &pattern(5));

@@ -24,7 +24,7 @@ fn arrive_in_both_directions_and_in_order() {
     pair.run();
     for side in [Side::Client, Side::Server] {
         pair.events(side.peer());
-        // Asking starts the search for larger packets.
+        // This call starts the search for larger packets.
         let most = pair.connection(side).max_datagram_size().unwrap();
         assert!(most < 1200, "{most} bytes in a packet of 1200");
         pair.run();
@@ -176,7 +176,7 @@ fn bundles(lens: &[usize]) -> Vec<usize> {
 
 #[test]
 fn the_last_packet_of_a_bundle_is_as_long_as_the_others() {
-    // So that another connection's packets may follow in the same message.
+    // This allows another connection's packets to follow in the same message.
     for lens in [&[1100; 8][..], &[300; 12], &[1100, 1090]] {
         let sent = sent(lens);
         let [bundle] = sent[..] else {
@@ -188,7 +188,7 @@ fn the_last_packet_of_a_bundle_is_as_long_as_the_others() {
 
 #[test]
 fn travel_in_bundles() {
-    // A packet leaves some hundred bytes unused; one of 300 bytes fits four times.
+    // A packet leaves some hundred bytes unused; 300-byte datagrams fit four times.
     assert_eq!(bundles(&[1100; 8]), [8]);
     assert_eq!(bundles(&[300; 12]), [3]);
     // A somewhat shorter one is padded, a much shorter one ends its bundle, and a longer one

@@ -25,7 +25,7 @@ fn server(tls: &Tls, transport: TransportConfig) -> Host {
     Host::server(EndpointConfig::new([1; 32]), Arc::clone(&tls.1), transport)
 }
 
-/// A client that has a ticket of a server, which is started anew with `transport`.
+/// A client that has a ticket from a server, which is restarted with `transport`.
 fn link(tls: &Tls, transport: TransportConfig) -> Link {
     let defaults = TransportConfig::default;
     let mut link = Link::new(Host::client(), server(tls, defaults()));
@@ -50,7 +50,7 @@ fn write(connection: &mut Connection, data: &Bytes) -> StreamId {
     id
 }
 
-/// All that can be read of a stream, and whether it has ended.
+/// Everything that can be read from a stream, and whether it has ended.
 fn read(connection: &mut Connection, id: StreamId) -> (Vec<u8>, bool) {
     let mut all = Vec::new();
     loop {
@@ -96,7 +96,7 @@ fn early_data_arrives_with_the_first_flight() {
     let id = write(client, &data);
     let from = link.client.address;
     let flight = link.client.send(link.now);
-    // RFC 9000 §12.2: the first of it rides with the end of the ClientHello.
+    // RFC 9000 §12.2: the first of it travels with the end of the ClientHello.
     let coalesced = (flight.iter()).any(|d| {
         let types = types(d);
         let has = |ty| types.iter().any(|(t, _)| *t == ty);
@@ -110,7 +110,7 @@ fn early_data_arrives_with_the_first_flight() {
     assert!(server.is_handshaking());
     assert_eq!(server.accept(Direction::Unidirectional), Some(id));
     assert_eq!(read(server, id), (data.to_vec(), true));
-    // Not told any more once it is gone: the mark is asked for while the stream lives.
+    // No longer known once the stream is gone, so ask while it exists.
     link.run();
     for event in [Event::EarlyDataAccepted, Event::Connected] {
         assert!(link.client.has(handle, &event), "{event:?}");
@@ -182,7 +182,7 @@ fn rejected_early_data_is_sent_again() {
     client.write(third, &mut data.clone()).unwrap();
     let answered = client.open(Direction::Bidirectional).unwrap();
     client.write(answered, &mut data.clone()).unwrap();
-    // It is on its way when it is given up, and so are the words on the other.
+    // It is in flight when it is given up, and so is the data on the other stream.
     let flight = link.client.send(link.now);
     assert!(flight.len() > 3);
     let client = link.client.connections.get_mut(&handle).unwrap();
@@ -232,7 +232,7 @@ fn a_server_that_has_lowered_its_limits_rejects() {
     link.run();
     assert!(link.client.has(handle, &Event::EarlyDataRejected));
     assert_eq!(link.client.closed(handle), None);
-    // The streams beyond the limit come as others make room.
+    // Streams beyond the limit follow as others make room.
     for id in ids {
         let server = server_end(&mut link);
         assert_eq!(server.accept(Direction::Unidirectional), Some(id));
@@ -267,8 +267,8 @@ fn early_data_survives_the_loss_of_any_datagram_and_any_order() {
         server.accept(Direction::Unidirectional).unwrap();
         assert_eq!(read(server, id), (data.to_vec(), true), "{lost}");
     }
-    // Backwards: the end of the ClientHello, with early data, comes before its beginning, and more
-    // before both.
+    // Backwards: the end of the ClientHello, with early data, arrives before its beginning, and
+    // more before both.
     let mut link = link(&tls, TransportConfig::default());
     let handle = connect(&mut link, &tls);
     let data = bytes(3_000);
@@ -318,7 +318,7 @@ fn early_data_of_an_attempt_that_waits_belongs_to_it() {
     let from = link.client.address;
     let alone = |d: &Vec<u8>| types(d).iter().all(|(ty, _)| *ty == LongType::ZeroRtt);
     assert!(flight.iter().filter(|d| alone(d)).count() >= 2);
-    // Nobody's early data belongs to nobody.
+    // Early data without an attempt belongs to no connection.
     let last = flight.last().unwrap();
     link.server.receive(link.now, from, last);
     assert_eq!(link.server.waiting.len(), 0);
@@ -338,7 +338,7 @@ fn a_captured_flight_is_refused_the_second_time() {
     let client = link.client.connections.get_mut(&handle).unwrap();
     write(client, &bytes(3_000));
     let flight = link.client.send(link.now);
-    // To the server, to itself again, and to another worker of it, which shares the tickets.
+    // To the server, to it again, and to another of its workers, which shares the tickets.
     let mut worker = server(&tls, TransportConfig::default());
     let from = link.client.address;
     for datagram in &flight {
@@ -362,7 +362,7 @@ fn a_captured_flight_is_refused_the_second_time() {
 #[test]
 fn early_data_keeps_to_the_version_of_its_ticket() {
     let tls = tls();
-    // The server now changes the version: early data is sent in the original one, and accepted.
+    // The server now changes the version: early data is sent in the original version, and accepted.
     let mut link = link(
         &tls,
         TransportConfig::default().versions(vec![VERSION_2, VERSION_1]),
@@ -381,8 +381,8 @@ fn early_data_keeps_to_the_version_of_its_ticket() {
     let server = server_end(&mut link);
     server.accept(Direction::Unidirectional).unwrap();
     assert_eq!(read(server, id), (data.to_vec(), true));
-    // RFC 9369 §5: no ticket of version 1 in version 2. The server wants that alone: the client
-    // begins anew.
+    // RFC 9369 §5: no ticket of version 1 in version 2. The server accepts only version 2: the
+    // client starts over.
     let mut link = self::link(&tls, TransportConfig::default().versions(vec![VERSION_2]));
     let handle = connect(&mut link, &tls);
     let id = write(link.client.connections.get_mut(&handle).unwrap(), &data);
@@ -394,7 +394,7 @@ fn early_data_keeps_to_the_version_of_its_ticket() {
     let server = server_end(&mut link);
     server.accept(Direction::Unidirectional).unwrap();
     assert_eq!(read(server, id), (data.to_vec(), true));
-    // And none of version 2 is kept.
+    // And no ticket of version 2 is kept.
     let fresh = self::tls();
     link.server = self::server(
         &fresh,
@@ -410,8 +410,7 @@ fn early_data_keeps_to_the_version_of_its_ticket() {
     }
 }
 
-/// A session storage of a server that accepts early data although its limits are lower than they
-/// were.
+/// Session storage of a server that accepts early data although it has lowered its limits.
 #[derive(Debug)]
 struct Careless {
     inner: Arc<dyn rustls::server::StoresServerSessions>,
@@ -419,7 +418,7 @@ struct Careless {
     limits: std::sync::Mutex<Vec<u8>>,
 }
 
-/// Bytes of the limits behind an entry.
+/// Bytes of the limits at the end of an entry.
 const LIMITS: usize = 65;
 
 impl rustls::server::StoresServerSessions for Careless {
@@ -453,7 +452,7 @@ fn a_server_that_accepts_with_lower_limits_is_found_out() {
         |t| t.max_concurrent_bidi_streams -= 1,
         |t| t.max_concurrent_uni_streams -= 1,
         |t| t.datagram_receive_buffer = 0,
-        // Higher is good.
+        // A higher limit is fine.
         |t| t.max_concurrent_uni_streams += 1,
     ];
     for (i, lower) in lowered.into_iter().enumerate() {
@@ -467,8 +466,8 @@ fn a_server_that_accepts_with_lower_limits_is_found_out() {
         let mut transport = TransportConfig::default();
         lower(&mut transport);
         let mut link = link(&tls, transport);
-        // Another client, to which the server as it is now gives tickets: entries are bound to its
-        // limits from then on.
+        // Another client, to which the server now issues tickets: from then on, entries are bound
+        // to its present limits.
         let mut other = (*tls.0).clone();
         other.resumption = rustls::client::Resumption::in_memory_sessions(1);
         let (now, other) = (link.now, Arc::new(other));
@@ -555,7 +554,7 @@ fn flight_with(tls: &Tls, payload: &[u8]) -> Vec<Vec<u8>> {
 // test: RFC 9000 §12.4 table 3, §12.5
 #[test]
 fn frames_that_a_0_rtt_packet_must_not_carry() {
-    // Type and the fields that it needs; what is padded with zeros is more PADDING.
+    // A type and the fields that it needs; zero padding is more PADDING.
     let stream = [0x0a, 2, 3, 1, 2, 3];
     for (payload, refused) in [
         (&stream[..], false),

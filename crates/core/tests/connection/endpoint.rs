@@ -1,5 +1,5 @@
-//! Datagrams that belong to nobody, and connection ids: rows 10, 13, 30, 31 and 47 of the threat
-//! table in `SECURITY.md`.
+//! Datagrams that belong to no connection, and connection ids: rows 10, 13, 30, 31 and 47 of the
+//! threat table in `SECURITY.md`.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -53,7 +53,7 @@ fn parameters() -> Vec<u8> {
     params
 }
 
-/// Initials with these CRYPTO bytes, so many in a frame.
+/// Initials with these CRYPTO bytes, `in_frame` bytes per frame.
 fn initials(hello: &[u8], in_frame: usize) -> Vec<Vec<u8>> {
     let mut payloads: Vec<Vec<u8>> = vec![Vec::new()];
     for (i, part) in hello.chunks(in_frame).enumerate() {
@@ -114,7 +114,7 @@ fn damaged_client_hellos_and_parameters_end_in_an_error_or_in_nothing() {
             let mut hello = whole.clone();
             for _ in 0..rng.random_range(1..6) {
                 let at = match rng.random_range(0..3) {
-                    // Lengths stand in front.
+                    // Lengths are at the front.
                     0 => rng.random_range(0..50),
                     _ => rng.random_range(0..hello.len()),
                 };
@@ -140,7 +140,7 @@ fn damaged_client_hellos_and_parameters_end_in_an_error_or_in_nothing() {
     }
 }
 
-/// A server with the same certificate for all: making one takes long.
+/// A server with a shared certificate, since generating one takes long.
 fn server_of_all() -> Host {
     static TLS: std::sync::OnceLock<Arc<rustls::ServerConfig>> = std::sync::OnceLock::new();
     let tls = TLS.get_or_init(|| tls().1);
@@ -214,7 +214,7 @@ fn resets_are_shorter_than_what_they_answer_and_limited_in_number() {
         datagram
     };
     for len in 1..1400 {
-        // A second each, so that the limit is out of the way.
+        // One second each, so that the limit is not reached.
         let now = Time::from_nanos(len as u64 * 1_000_000_000);
         match answer(&mut one, now, &short(len)) {
             Some(reset) => {
@@ -305,7 +305,7 @@ fn a_flood_of_one_kind_leaves_the_answers_of_the_others() {
             };
             assert_eq!((sent_of_kind, withheld), expected, "{kind}");
         }
-        // The next second.
+        // One second later.
         let later = Time::from_nanos(NOW.as_nanos() + 1_000_000_000);
         let answers = server.receive(later, honest, &flood(&[5; 8]));
         assert_eq!(answers.len(), 1, "{flooded}");
@@ -314,8 +314,8 @@ fn a_flood_of_one_kind_leaves_the_answers_of_the_others() {
 
 // ---- connection ids ----------------------------------------------------------------------------
 
-/// Packets that one end of a connected pair has sent and that have not arrived, each a stream of
-/// its own, under an id that it retires in the meantime.
+/// Packets that one end of a connected pair has sent and that have not arrived, each with its own
+/// stream, under an id that is retired in the meantime.
 fn late_packets(side: Side, count: usize) -> (Link, usize, Vec<Vec<u8>>) {
     let (client_tls, server_tls) = tls();
     let server = Host::server(config(), server_tls, TransportConfig::default());
@@ -342,7 +342,7 @@ fn late_packets(side: Side, count: usize) -> (Link, usize, Vec<Vec<u8>>) {
     (link, handle, late)
 }
 
-/// Hands one end a datagram of the other; returns what goes back without a connection.
+/// Hands one end a datagram of the other; returns the endpoint's own responses.
 fn arrive(link: &mut Link, sender: Side, datagram: &[u8]) -> Vec<Vec<u8>> {
     let (from, receiver) = match sender {
         Side::Client => (link.client.address, &mut link.server),
@@ -367,7 +367,7 @@ fn late_packets_under_a_retired_id_are_processed_for_three_probe_timeouts() {
             "{side:?}: a reset"
         );
         assert_eq!(receiver(&link).packets_received, before + 1, "{side:?}");
-        // Anything that happens later on finds that they have expired.
+        // Any later event finds that they have expired.
         link.rest(Duration::from_millis(200));
         link.client.connections.get_mut(&handle).unwrap().ping();
         link.run();
@@ -454,7 +454,7 @@ fn generators_out_of_bounds_are_refused() {
 
 // ---- several workers on one port ---------------------------------------------------------------
 
-/// Whose a reset is, as workers of a test tell each other.
+/// Which worker owns a reset token, shared by the workers of a test.
 #[derive(Clone, Debug, Default)]
 struct Directory(Arc<Mutex<HashMap<[u8; 16], u8>>>);
 
@@ -542,7 +542,7 @@ fn a_stateless_reset_finds_the_worker_of_its_connection() {
             "{at_home:?}"
         );
     }
-    // Gone with its connection.
+    // Removed with its connection.
     link.client.endpoint.remove(ConnectionHandle(handle));
     assert!(directory.0.lock().unwrap().is_empty());
 }

@@ -43,7 +43,7 @@ fn the_bit_is_random_where_both_ends_grease_it_and_set_elsewhere() {
         );
         let handle = link.client.connect(NOW, client_tls, transport);
         link.run();
-        // Long headers, and all that is sent before the peer's parameters are there.
+        // Long headers, and everything sent before the peer's parameters have arrived.
         for datagram in link.to_server.iter().chain(&link.to_client) {
             let is_long = header::is_long(datagram[0]);
             assert!(!is_long || datagram[0] & header::FIXED_BIT != 0);

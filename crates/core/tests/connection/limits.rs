@@ -39,7 +39,7 @@ fn setup(config: EndpointConfig) -> Setup {
 }
 
 impl Setup {
-    /// A connection from its beginning; its handle at the client.
+    /// Runs a new connection; returns its handle at the client.
     fn connect(&mut self) -> usize {
         let (now, tls) = (self.link.now, Arc::clone(&self.tls));
         self.link.to_client.clear();
@@ -73,7 +73,7 @@ impl Setup {
     }
 }
 
-/// Counts that the test looks into.
+/// Counts that the test can inspect.
 #[derive(Clone, Debug, Default)]
 struct Seen(Arc<Mutex<PrefixTable>>);
 
@@ -110,13 +110,13 @@ fn a_prefix_has_its_share_of_connections_and_others_have_theirs() {
             "{n}"
         );
     }
-    // One more has to show that it is there; the address being its own, it is refused.
+    // One more has to validate its address; the address is genuine, so it is refused.
     let handle = setup.connect();
     assert!(setup.was_sent_a_retry() && setup.is_refused(handle));
     let home = std::mem::replace(&mut setup.link.client.address, OTHER.parse().unwrap());
     let handle = setup.connect();
     assert!(setup.is_connected(handle) && !setup.was_sent_a_retry());
-    // An end makes room.
+    // A connection that ends makes room.
     setup.link.client.address = home;
     setup.end_one();
     let handle = setup.connect();
@@ -219,7 +219,8 @@ fn endpoints_share_a_count_of_connections() {
     let (now, own) = (setup.link.now, &mut setup.link.server.endpoint);
     let started = own.connect(now, ClientConfig::new(tls), path, "localhost");
     assert!(matches!(started, Err(StartError::TooMany)));
-    // What ends at one makes room at the other, and so does one that goes with its connections.
+    // A connection that ends at one makes room at the other, as does an endpoint dropped with its
+    // own.
     other.end_one();
     let handle = setup.connect();
     assert!(setup.is_connected(handle));
@@ -244,9 +245,9 @@ fn a_handshake_that_comes_to_count_when_the_share_is_used_up_is_refused() {
         setup.link.server.receive(now, from, &datagram);
     }
     let held = setup.link.server.send(now);
-    // Meanwhile another one, with a Retry, is done.
+    // Meanwhile another one completes, with a Retry.
     let waiting = std::mem::replace(&mut setup.link.client, Host::client());
-    // Its random generator gives what the first one's gave.
+    // Its random generator returns the same numbers as the first one's.
     let tls = Arc::clone(&setup.tls);
     (setup.link.client).connect(now, tls, TransportConfig::default());
     setup.link.client.connections.clear();
@@ -274,7 +275,7 @@ fn counts_follow_connections_that_move_and_end() {
     let (home, away) = (setup.link.client.address, OTHER.parse().unwrap());
     let handle = setup.connect();
     assert_eq!(seen.of(home), (1, 0));
-    // Another address of the client: counted there once it is validated, here until then.
+    // Another address of the client: counted there once validated, here until then.
     setup.link.client.address = away;
     let connection = setup.link.client.connections.get_mut(&handle).unwrap();
     connection.ping();
@@ -283,7 +284,7 @@ fn counts_follow_connections_that_move_and_end() {
     assert_eq!((seen.of(home), seen.of(away)), ((1, 0), (0, 0)));
     setup.link.run();
     assert_eq!((seen.of(home), seen.of(away)), ((0, 0), (1, 0)));
-    // Where all are taken, a connection that moves is not cut.
+    // If all are taken, a connection that moves is not cut.
     setup.link.client.address = home;
     let others = [setup.connect(), setup.connect()];
     assert!(others.iter().all(|other| setup.is_connected(*other)));
@@ -298,7 +299,7 @@ fn counts_follow_connections_that_move_and_end() {
     assert!(setup.is_connected(handle));
     setup.end_one();
     assert_eq!(seen.of(home), (2, 0));
-    // An attempt that ends in its handshake, and an endpoint that goes with its connections.
+    // An attempt that ends in its handshake, and an endpoint dropped with its connections.
     let datagram = initial(VERSION_1, &[5; 8], &[]);
     setup.link.server.receive(setup.link.now, away, &datagram);
     assert_eq!(seen.of(away), (0, 1));
@@ -333,7 +334,7 @@ fn memory_leads_to_a_retry_first_and_then_to_refusal() {
         let counts = setup.link.server.endpoint.counts();
         assert_eq!(counts.memory_retries > 0, retried);
         assert_eq!(counts.memory_refusals > 0, refused);
-        // Those that exist go on, and an end of the shortage is noticed.
+        // Existing connections continue, and the end of the shortage is noticed.
         setup.link.server.endpoint.set_memory(0);
         let handle = setup.connect();
         assert!(setup.is_connected(handle) && !setup.was_sent_a_retry());

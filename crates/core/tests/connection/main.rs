@@ -1,5 +1,5 @@
 //! Endpoints and connections without I/O. One program, which links once; `memory` counts
-//! allocations and `key_log` starts itself again, so they are programs of their own.
+//! allocations and `key_log` starts itself again, so they are separate programs.
 
 #[path = "../common/mod.rs"]
 mod common;

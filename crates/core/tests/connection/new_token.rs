@@ -10,7 +10,7 @@ use squall_wire::{Header, VERSION_1, VERSION_2, header};
 
 use crate::common::link::{Host, Link, Policy, initial};
 
-/// A store that the test looks into.
+/// A store that the test can inspect.
 #[derive(Clone, Debug, Default)]
 struct Seen(Arc<Mutex<Vec<Entry>>>);
 
@@ -60,8 +60,7 @@ fn setup(transport: TransportConfig) -> Setup {
 }
 
 impl Setup {
-    /// A connection from its beginning; says whether its token showed that the address is the
-    /// client's, without a Retry.
+    /// Runs a new connection; returns whether its token validated the address without a Retry.
     fn connect(&mut self) -> bool {
         self.link.to_client.clear();
         let tls = Arc::clone(&self.tls);
@@ -70,7 +69,7 @@ impl Setup {
         self.link.run();
         assert!(self.link.client.has(handle, &Event::Connected));
         self.link.client.events.clear();
-        // Only the first Initial of an attempt is seen as one.
+        // Only the first Initial of an attempt counts as one.
         self.link.server.validated.unwrap() && !self.was_sent_a_retry()
     }
 
@@ -121,7 +120,7 @@ fn lost_tokens_are_replaced() {
         TransportConfig::default(),
     );
     let link = &mut setup.link;
-    // The first short packet of the server is the one with the tokens.
+    // The server's first short packet is the one with the tokens.
     let mut lost = false;
     link.run_losing(|to_server, datagram| {
         let short = !to_server && datagram[0] & 0x80 == 0;
@@ -152,8 +151,8 @@ fn a_token_lifts_the_amplification_limit() {
             received += datagram.len();
             link.server.receive(now, link.client.address, &datagram);
         }
-        // The client is silent: what the server sends now and at its probe timeouts is all that it
-        // may.
+        // The client is silent: the server may send only what it sends now and at its probe
+        // timeouts.
         for _ in 0..8 {
             sent += link
                 .server
@@ -189,13 +188,13 @@ fn tokens_that_are_old_or_of_another_address_server_or_version_are_as_none() {
     one.connect();
     one.link.client.address = "192.0.2.77:5000".parse().unwrap();
     assert!(!one.connect());
-    // Another port of the same address is good.
+    // Another port of the same address is accepted.
     let mut one = setup(TransportConfig::default());
     one.connect();
     one.link.client.address = "192.0.2.2:6000".parse().unwrap();
     assert!(one.connect());
-    // A server started anew: with another key the tokens are nothing to it; with its own they are
-    // good, but those from before its start count as spent.
+    // A restarted server: with another key the tokens mean nothing to it; with its own they are
+    // valid, but those from before its start count as spent.
     let before = Duration::ZERO;
     let behind = Duration::from_secs(3600);
     for (key, unix_time_at_zero, good, retried) in [
@@ -211,14 +210,14 @@ fn tokens_that_are_old_or_of_another_address_server_or_version_are_as_none() {
         one.link.client.connections.clear();
         assert_eq!((one.connect(), one.was_sent_a_retry()), (good, retried));
     }
-    // RFC 9369 §5: a connection that was changed to version 2 gives tokens for version 2.
+    // RFC 9369 §5: a connection that changed to version 2 issues tokens for version 2.
     let mut one = setup(TransportConfig::default().versions(vec![VERSION_2, VERSION_1]));
     one.connect();
     assert_eq!(one.tokens()[0].1, VERSION_2);
     assert!(!one.connect(), "it begins with version 1");
 }
 
-/// A client that uses a token again and again.
+/// A client that reuses one token.
 #[derive(Clone, Debug)]
 struct Same(Vec<u8>);
 
@@ -296,7 +295,7 @@ fn more_packets_of_an_attempt_are_no_replay() {
         let answers = server.receive(now, from, datagram);
         assert!(is_retry(&answers[0]));
     }
-    // So is the same once the first is over.
+    // So is the same one once the first has ended.
     server.waiting.clear();
     let answers = server.receive(now, from, &first);
     assert!(is_retry(&answers[0]));

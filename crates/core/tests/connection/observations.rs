@@ -1,4 +1,4 @@
-//! What a connection reports of its life to an owner who watches.
+//! What a connection reports about its life to an observing owner.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -20,7 +20,7 @@ fn link(client: TransportConfig, server: TransportConfig) -> (Link, usize) {
     (link, handle)
 }
 
-/// The observations of an end, each by its name.
+/// The names of an end's observations.
 fn names(host: &Host) -> Vec<String> {
     let name = |observation: &Observation| {
         let text = format!("{observation:?}");
@@ -29,7 +29,7 @@ fn names(host: &Host) -> Vec<String> {
     host.observations.iter().map(|(_, one)| name(one)).collect()
 }
 
-/// The first observation that `pick` picks.
+/// The first observation that `pick` selects.
 fn find<R>(host: &Host, pick: impl Fn(&Observation) -> Option<R>) -> R {
     let found = host.observations.iter().find_map(|(_, one)| pick(one));
     found.unwrap_or_else(|| panic!("not among {:?}", host.observations))
@@ -67,7 +67,7 @@ fn the_life_of_a_connection_is_told_in_order() {
         assert!(done.duration < Duration::from_secs(1));
     }
 
-    // The size of the path, keys and the end.
+    // The path MTU, keys and the end.
     let client = link.client.connections.get_mut(&handle).unwrap();
     let _ = client.max_datagram_size();
     link.run();
@@ -191,7 +191,7 @@ fn a_loss_is_told_with_both_windows_and_a_dead_path_as_persistent_congestion() {
     };
     assert_eq!(count(&link), 1, "once an episode");
 
-    // Nothing arrives for many probe timeouts, then all does.
+    // Nothing arrives for many probe timeouts, then everything does.
     let client = link.client.connections.get_mut(&handle).unwrap();
     client.write(id, &mut data.clone()).unwrap();
     for _ in 0..12 {

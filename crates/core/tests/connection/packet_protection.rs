@@ -1,5 +1,5 @@
-//! What a connection makes of packets before and after their tags are verified, and of the AEAD's
-//! limits: rows 24 and 27 of the threat table in `SECURITY.md`.
+//! How a connection treats packets before and after their tags are verified, and the AEAD's limits:
+//! rows 24 and 27 of the threat table in `SECURITY.md`.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -68,7 +68,7 @@ fn keys_are_updated_before_the_confidentiality_limit() {
         let mut data = Bytes::from_static(&[7; 900]);
         pair.connection(Side::Client).write(id, &mut data).unwrap();
         pair.run();
-        // Time for the previous keys to go: an update needs that.
+        // Time for the previous keys to be dropped, which an update requires.
         pair.now += Duration::from_millis(20);
         while let Ok(Some(_)) = pair.connection(Side::Server).read(id, 10_000) {}
         pair.run();
@@ -122,8 +122,8 @@ fn a_peer_that_does_not_follow_an_update_ends_the_connection_at_the_confidential
 fn bits_of_a_forged_header_do_nothing() {
     let mut pair = connected(TransportConfig::default());
     let genuine = short_packet(&mut pair);
-    // Reserved bits, which would end the connection; the key phase, which would turn the keys; the
-    // number's length.
+    // Reserved bits, which would end the connection; the key phase, which would update the keys;
+    // the number's length.
     for (i, bits) in [0x08, 0x10, 0x18, 0x04, 0x1c, 0x03].into_iter().enumerate() {
         let before = pair.connection(Side::Server).stats();
         let mut forged = genuine.clone();
@@ -135,7 +135,7 @@ fn bits_of_a_forged_header_do_nothing() {
         assert_eq!(stats.packets_received, before.packets_received, "{bits:#x}");
         assert_eq!(pair.collect(Side::Server), [], "{bits:#x}");
     }
-    // The number was not taken as seen either, and is, once the packet itself came.
+    // The number does not count as seen either, until the packet itself arrives.
     pair.deliver(Side::Server, &genuine);
     assert_eq!(pair.connection(Side::Server).stats().packets_duplicate, 0);
     let mut forged = genuine.clone();

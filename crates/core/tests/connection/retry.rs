@@ -69,7 +69,7 @@ fn lost_and_repeated_datagrams_do_no_harm() {
             link.wait();
         }
         assert!(link.client.has(handle, &Event::Connected), "{lost}");
-        // Everything once more, in both directions.
+        // Replay everything, in both directions.
         let (from_client, from_server) = (link.client.address, link.server.address);
         for datagram in std::mem::take(&mut link.to_server) {
             link.server.receive(link.now, from_client, &datagram);
@@ -88,7 +88,7 @@ fn lost_and_repeated_datagrams_do_no_harm() {
 fn a_retry_ends_the_backoff_of_probe_timeouts() {
     let (mut link, handle) = link(config(), Policy::Retry);
     let probes = |link: &Link| link.client.connections[&handle].stats().probe_timeouts;
-    // Waits for the next probe timeout; returns the seconds that it took.
+    // Waits for the next probe timeout; returns how many seconds it took.
     let wait = |link: &mut Link| {
         let (begin, before) = (link.now, probes(link));
         while probes(link) == before {
@@ -102,7 +102,7 @@ fn a_retry_ends_the_backoff_of_probe_timeouts() {
         link.run_losing(|_, _| true);
         assert_eq!((wait(&mut link) / first).round(), backoff);
     }
-    // The server gets this probe; what answers its Retry is lost.
+    // The server receives this probe; the reply to its Retry is lost.
     link.run_losing(|_, datagram| {
         matches!(header::parse(datagram, 8), Ok(Header::Long { token, .. }) if !token.is_empty())
     });
@@ -184,7 +184,7 @@ fn an_attempt_is_accepted_once_and_retried_once() {
     assert!(link.server.has(handle.0, &Event::Connected));
 }
 
-/// Attempts of clients with destinations of their own.
+/// Attempts of clients, each with its own destination id.
 fn attempt(n: u32) -> Vec<u8> {
     initial(VERSION_1, &[&[7; 4], &n.to_be_bytes()[..]].concat(), &[])
 }
@@ -223,7 +223,7 @@ fn an_application_that_never_accepts_has_clients_refused() {
     for n in 0..3 {
         assert!(link.server.receive(now, from, &attempt(n)).is_empty());
     }
-    // More packets of attempts that wait are of those.
+    // Further packets of waiting attempts belong to those.
     assert!(link.server.receive(now, from, &attempt(1)).is_empty());
     link.run();
     assert_eq!(link.server.endpoint.undecided(), 3);
@@ -254,7 +254,7 @@ fn clients_try_again_while_the_application_accepts() {
     assert_eq!(counts.attempts_dropped, 2);
     let refusal = link.server.endpoint.poll_refusal().unwrap();
     assert_eq!(refusal.reason, RefusalReason::QueueFull);
-    // It goes on: the client repeats its first flight, and is let in.
+    // It continues: the client repeats its first flight, and is accepted.
     link.server.waiting.clear();
     link.server.policy = Policy::Accept;
     link.rest(Duration::from_millis(1500));
@@ -285,7 +285,7 @@ fn handshakes_are_limited() {
         closed_with(reason, TransportErrorCode::CONNECTION_REFUSED),
         "{reason:?}"
     );
-    // A handshake that is over, or given up, makes room.
+    // A handshake that completes, or is given up, makes room.
     let gone = *link.server.connections.keys().next().unwrap();
     link.server
         .endpoint

@@ -1,5 +1,5 @@
 //! Streams: who sends first, what a partial reset delivers, and what a peer is told when its limits
-//! are in the way.
+//! are reached.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn write(pair: &mut Pair, id: StreamId, len: usize) {
     assert_eq!(taken, Ok(len));
 }
 
-/// Bytes of every stream that have arrived, without giving credit back for streams not asked for.
+/// Bytes of every stream that have arrived, without returning credit for other streams.
 fn read(pair: &mut Pair, id: StreamId) -> usize {
     let server = pair.connection(Side::Server);
     while server.accept(Direction::Unidirectional).is_some() {}
@@ -38,7 +38,7 @@ fn read(pair: &mut Pair, id: StreamId) -> usize {
 }
 
 fn paced_by_credit() -> Pair {
-    // Little credit: what is sent first is what arrives at all.
+    // Little credit: only what is sent first arrives at all.
     let mut pair = Pair::with(
         TransportConfig::default()
             .initial_window(30_000)
@@ -83,7 +83,7 @@ fn streams_of_a_level_share_and_higher_levels_go_first() {
 fn a_stream_that_is_not_incremental_sends_all_it_has() {
     let mut pair = paced_by_credit();
     let streams: Vec<StreamId> = (0..5).map(|_| open(&mut pair)).collect();
-    // Written in the opposite order: the lowest id goes first all the same.
+    // Written in the opposite order: the lowest id still goes first.
     for id in streams.iter().rev() {
         let ordered = Priority {
             level: 0,
@@ -109,7 +109,7 @@ fn a_partial_reset_delivers_its_promise() {
     write(&mut pair, id, 50_000);
     let client = pair.connection(Side::Client);
     client.reset_at(id, 9, 20_000).unwrap();
-    // Less may be promised, more not; and the code stays.
+    // The promise may shrink but not grow; and the code stays.
     client.reset_at(id, 10, 30_000).unwrap();
     client.reset_at(id, 11, 10_000).unwrap();
     let mut more = Bytes::from_static(b"more");
@@ -139,7 +139,7 @@ fn the_code_of_a_partial_reset_arrives_behind_its_data() {
     pair.run();
     let server = pair.connection(Side::Server);
     server.accept(Direction::Unidirectional).unwrap();
-    // All had arrived before the reset: it may be delivered beyond the promise.
+    // Everything arrived before the reset, so more than the promise may be delivered.
     let mut arrived = 0;
     let end = loop {
         match server.read(id, 9_000) {
@@ -184,7 +184,7 @@ fn limits_in_the_way_are_told_once() {
     );
     // The fifth stream is held back by the connection's limit alone.
     assert_eq!(stats.stream_data_blocked_received, 4);
-    // With credit all goes on, and to its end.
+    // With credit everything continues to its end.
     let mut arrived = 0;
     let mut written = 50_000;
     for _ in 0..20 {
@@ -227,7 +227,7 @@ fn as_many_streams_as_are_allowed_are_open_at_a_time() {
                 let client = pair.connection(Side::Client);
                 let mut opened = client.open(Direction::Unidirectional);
                 if opened.is_none() && silent {
-                    // The server does not know how many there are until STREAMS_BLOCKED tells it.
+                    // The server does not know how many are waiting until STREAMS_BLOCKED tells it.
                     pair.run();
                     let client = pair.connection(Side::Client);
                     opened = client.open(Direction::Unidirectional);
@@ -280,7 +280,7 @@ fn a_sender_that_flow_control_holds_back_keeps_the_connection() {
             if !held_back {
                 continue;
             }
-            // It is read on, and then there is silence again.
+            // Reading resumes, and then there is silence again.
             let mut arrived = 0;
             for _ in 0..50 {
                 let server = link.server.connections.values_mut().next().unwrap();
@@ -345,7 +345,7 @@ fn a_limit_is_reached_until_the_peer_gives_credit() {
     let reached = |pair: &mut Pair, id| pair.connection(Side::Client).reached_limit(id);
     assert_eq!(reached(&mut pair, first), None);
     write(&mut pair, first, 30_000);
-    // Written is not sent.
+    // Written does not mean sent.
     assert_eq!(reached(&mut pair, first), None);
     pair.run();
     let stream = Some(ReachedLimit::Stream(30_000));

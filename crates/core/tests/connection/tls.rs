@@ -1,5 +1,5 @@
-//! TLS as connections use it (RFC 9001 §4): who is let in, what is refused on every path (row 46 of
-//! the threat table in `SECURITY.md`), what is known afterwards.
+//! TLS as connections use it (RFC 9001 §4): who is accepted, what is always refused (row 46 of the
+//! threat table in `SECURITY.md`), what is known afterwards.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -142,7 +142,7 @@ fn a_client_with_a_certificate_is_let_in_and_one_without_is_not() {
                 assert_eq!(chain.unwrap(), std::slice::from_ref(&own));
             }
             Some(expected) => {
-                // The client's own handshake may be complete before the server's word comes.
+                // The client's own handshake may be complete before the server's verdict arrives.
                 assert!(!link.server.has(0, &Event::Connected));
                 assert_eq!(alert(link.server.closed(0)), Some((expected, false)));
                 assert_eq!(alert(link.client.closed(handle)), Some((expected, true)));
@@ -164,7 +164,7 @@ fn without_a_common_protocol_there_is_no_connection() {
     assert_eq!(alert(link.client.closed(handle)), Some((120, true)));
 }
 
-/// What is wrong with a server.
+/// A defect of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     Name,
@@ -172,13 +172,13 @@ enum Wrong {
     Expired,
 }
 
-/// The way that a client comes to it.
+/// How a client connects to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Plain,
     Retry,
     NewToken,
-    /// With a ticket, and early data, of the genuine server.
+    /// With a ticket of the genuine server, and early data.
     Resumption,
     CompatibleVersion,
     VersionNegotiation,
@@ -246,7 +246,7 @@ fn a_server_that_is_not_who_it_should_be_is_refused_on_every_way() {
     }
 }
 
-/// A ticket says that a server was verified once, by somebody: not by who trusts others.
+/// A ticket means that a server was once verified, but perhaps by a client with other roots.
 #[test]
 fn a_ticket_of_a_careless_client_does_not_spare_a_careful_one_the_check() {
     let [authority, strangers] = ["known", "strangers"].map(Authority::new);
@@ -256,7 +256,7 @@ fn a_ticket_of_a_careless_client_does_not_spare_a_careful_one_the_check() {
     let (mut link, handle) = link(careless.clone(), server);
     link.run();
     assert!(link.client.has(handle, &Event::Connected));
-    // The ticket is good for who has it.
+    // The ticket works for the client that has it.
     let connect = |link: &mut Link, client| {
         let transport = TransportConfig::default();
         let handle = (link.client).connect(link.now, Arc::new(client), transport);
@@ -331,7 +331,7 @@ fn what_was_asked_for_before_is_known_after_the_session_is_gone() {
     link.run();
     let client = &link.client.connections[&handle];
     let server = &link.server.connections[&0];
-    // Of AES-128-GCM with SHA-256.
+    // For AES-128-GCM with SHA-256.
     let longest = 255 * 32;
     let (label, too_long) = ([b'a'; 249], [b'a'; 250]);
     let mut seen = Vec::new();

@@ -1,5 +1,5 @@
-//! Two endpoints face to face, without loss and without a socket: handshake, streams, and the cost
-//! contract of a bundle.
+//! Two directly connected endpoints, without loss and without a socket: handshake, streams, and the
+//! cost contract of a bundle.
 
 use bytes::Bytes;
 use squall_core::{Event, ReadError, WriteError};

@@ -58,7 +58,7 @@ fn both_ends_come_to_the_version_that_they_should() {
         // Compatible: the server changes, in either direction.
         (BOTH, BOTH_2, VERSION_1, VERSION_2),
         (BOTH_2, BOTH_2, VERSION_1, VERSION_2),
-        // Only what the client offers.
+        // Only a version that the client offers.
         (V1, BOTH_2, VERSION_1, VERSION_1),
         (V2, BOTH, VERSION_2, VERSION_2),
         // Incompatible: by a Version Negotiation packet.
@@ -113,7 +113,7 @@ fn a_change_of_version_survives_the_loss_of_any_datagram() {
     }
 }
 
-// picoquic takes the first packet of another version as a sign to change keys, and acknowledges
+// picoquic treats the first packet of another version as a sign to change keys, and acknowledges
 // number 0 without opening it.
 #[test]
 fn the_first_packet_of_a_changed_version_carries_nothing_that_can_be_lost() {
@@ -170,12 +170,12 @@ fn a_forged_negotiation_is_found_out() {
         other => panic!("{other:?}"),
     }
     assert!(!link.client.has(handle, &Event::Connected));
-    // And the server hears why.
+    // And the server is told why.
     let heard = link.server.events.iter().any(|(_, event)| {
         matches!(event, Event::Closed(CloseReason::Transport { code, remote: true, .. }) if *code == expected)
     });
     assert!(heard, "{:?}", link.server.events);
-    // The same negotiation is good from a server that says the same in its handshake.
+    // The same negotiation is valid from a server whose handshake confirms it.
     let (mut link, handle) = self::link(BOTH, V2);
     link.run();
     assert!(link.client.has(handle, &Event::Connected));
@@ -194,7 +194,7 @@ fn negotiations_that_a_client_ignores() {
         // With the version of the packet that it answers.
         negotiation(&dcid, &scid, BOTH),
         negotiation(&dcid, &scid, V1),
-        // Of somebody who has not seen that packet.
+        // From a sender that has not seen that packet.
         negotiation(&foreign, &scid, V2),
         // Cut off, or without versions.
         negotiation(&dcid, &scid, &[]),
@@ -261,18 +261,18 @@ fn a_server_negotiates_once_a_datagram_and_never_in_answer_to_a_negotiation() {
             .unwrap();
         assert_eq!(versions[1 - reserved], VERSION_2);
         places.insert(reserved);
-        // The answer to the answer is nothing, however large.
+        // The answer is not answered, however large it is.
         let mut long = answers[0].clone();
         long.resize(1200, 0);
         assert!(answer(&mut link, &answers[0]).is_empty());
         assert!(answer(&mut link, &long).is_empty());
     }
     assert_eq!(places.len(), 2);
-    // Too small to be the front of a connection.
+    // Too small to begin a connection.
     assert!(answer(&mut link, &unknown[..1199]).is_empty());
     // Answers are limited in number.
     let answered = (0..5000).filter(|_| !answer(&mut link, &unknown).is_empty());
     assert!(answered.count() <= 1000);
-    // An endpoint that takes no connections says nothing.
+    // An endpoint that accepts no connections sends nothing.
     assert!(link.client.receive(now, from, &unknown).is_empty());
 }

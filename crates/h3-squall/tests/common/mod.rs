@@ -22,7 +22,7 @@ pub type ServerStream = h3::server::RequestStream<h3_squall::BidiStream<Bytes>, 
 pub type ClientStream = h3::client::RequestStream<h3_squall::BidiStream<Bytes>, Bytes>;
 pub type SendRequest = h3::client::SendRequest<h3_squall::OpenStreams, Bytes>;
 
-/// A self-signed certificate for `localhost`, in both configurations.
+/// Both configurations, with a self-signed certificate for `localhost`.
 pub fn configurations(transport: &TransportConfig) -> (ServerConfig, ClientConfig) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let certificate: CertificateDer<'static> = made.cert.der().clone();
@@ -62,7 +62,7 @@ impl Transport {
     }
 }
 
-/// Handles each request with `handler`, in a task of its own.
+/// Handles each request with `handler`, in its own task.
 pub async fn serve<H, F>(connection: squall::Connection, handler: H)
 where
     H: Fn(Request<()>, ServerStream) -> F + Clone + Send + 'static,
@@ -128,14 +128,14 @@ pub fn ok() -> Response<()> {
     Response::builder().status(200).body(()).unwrap()
 }
 
-/// No test hangs.
+/// Limits the time, so that no test hangs.
 pub async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(30), future)
         .await
         .expect("30 seconds are over")
 }
 
-/// Bytes that tell their place and their stream.
+/// Bytes that identify their position and their stream.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);

@@ -1,5 +1,5 @@
-//! Clients that cost more than they should (RFC 9114 §10.5): what they take is bounded, and the
-//! server goes on serving others.
+//! Clients that cost more than they should (RFC 9114 §10.5): their cost is bounded, and the server
+//! keeps serving others.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
 use std::pin::Pin;
@@ -22,7 +22,7 @@ fn request() -> Vec<u8> {
     frame
 }
 
-/// A client without HTTP/3 of ours, whose control stream is open.
+/// A raw client without our HTTP/3, whose control stream is open.
 async fn raw(site: &Site) -> (Connection, SendStream) {
     let connection = site.connection().await;
     let mut control = connection.open_uni().await.unwrap();
@@ -100,7 +100,7 @@ async fn a_client_that_resets_all_it_asks_for() {
         within(attack).await;
         assert_eq!(closed_with(&connection).await, Code::H3_EXCESSIVE_LOAD);
         is_served(&site).await;
-        // Handlers of requests that nobody waits for are dropped.
+        // Handlers of abandoned requests are dropped.
         within(async {
             while running.load(Ordering::SeqCst) > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -142,7 +142,7 @@ async fn a_header_bomb() {
     is_served(&site).await;
 }
 
-/// Threat 42: streams that wait for entries that do not come.
+/// Threat 42: streams that wait for entries that never arrive.
 #[tokio::test(flavor = "multi_thread")]
 async fn blocked_streams() {
     let site = Site::new();
@@ -159,7 +159,7 @@ async fn blocked_streams() {
         send.write_all(blocked).await.unwrap();
         waiting.push((send, recv));
     }
-    // They do not wait for ever.
+    // They must not wait for ever.
     for (_send, recv) in waiting {
         assert_eq!(reset_with(recv).await, Code::H3_REQUEST_INCOMPLETE);
     }
@@ -202,7 +202,7 @@ async fn slow_heads() {
     }
 }
 
-/// A body without end that counts what is taken of it.
+/// An endless body that counts what is taken from it.
 struct Endless(Arc<AtomicUsize>);
 
 impl http_body::Body for Endless {
@@ -220,7 +220,7 @@ impl http_body::Body for Endless {
     }
 }
 
-/// Threat 55: responses that nobody reads take what flow control allows, and no more.
+/// Threat 55: unread responses take what flow control allows, and no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_readers() {
     for on_worker in [false, true] {
@@ -256,7 +256,7 @@ async fn slow_readers() {
         })
         .await;
         assert!(taken < 200 << 20, "{taken}");
-        // Others go on, on this connection's streams too.
+        // Others continue, as do other streams of this connection.
         is_served(&site).await;
         drop(unread);
         let response = within(client.send(get("/"))).await.unwrap();
@@ -286,8 +286,8 @@ impl http_body::Body for Either {
     }
 }
 
-/// Threat 45: datagrams and streams of sessions that nobody reads, and priorities of requests that
-/// never come.
+/// Threat 45: unread datagrams and streams of sessions, and priorities of requests that never
+/// arrive.
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_are_bounded() {
     let site = Site::new();
@@ -327,7 +327,7 @@ async fn queues_are_bounded() {
         kept += 1;
     }
     assert!(kept <= 64, "{kept}");
-    // A datagram of a request that is not there, and one that names none.
+    // A datagram for a request that does not exist, and one that names none.
     let (connection, mut control) = raw(&site).await;
     for i in 0..5_000u32 {
         let mut update = vec![0x80, 0x0f, 0x07, 0x00, 4];
@@ -345,7 +345,7 @@ async fn queues_are_bounded() {
     assert_eq!(closed_with(&connection).await, Code::H3_DATAGRAM_ERROR);
 }
 
-/// Threat 43: what is unknown is skipped, however long it is.
+/// Threat 43: unknown frames are skipped, however long they are.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_unknown_frames() {
     let site = Site::new();

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::common::{ANY_PORT, Serve, read, response, within};
 
-/// Names and what they stand for.
+/// Names and their addresses.
 #[derive(Default)]
 struct Hosts(std::sync::Mutex<Vec<(&'static str, Vec<SocketAddr>)>>);
 
@@ -135,7 +135,7 @@ async fn an_origin_has_one_connection() {
 async fn an_address_that_is_silent_costs_a_moment() {
     let world = World::new();
     let (server, address) = world.server();
-    // Bound, so that nothing says that nobody is there.
+    // Bound, so that no error reports a closed port.
     let silent = std::net::UdpSocket::bind(ANY_PORT).unwrap();
     let silent = silent.local_addr().unwrap();
     world.set("one.test", vec![silent, silent, address]);
@@ -168,7 +168,7 @@ async fn a_server_that_goes_away_is_replaced() {
     serve(new, |_| response("new"));
     world.set("one.test", vec![new_at]);
     stop.send(()).unwrap();
-    // No request fails, whichever of the two it meets.
+    // No request fails, whichever of the two serves it.
     while text(&client, "https://one.test/").await != "new" {}
     within(serving).await.unwrap();
 }
@@ -192,7 +192,7 @@ async fn an_alternative_is_used_for_the_next_connection() {
         response
     });
     serve(other.clone(), |request| {
-        // The origin stays what it was.
+        // The origin is unchanged.
         assert_eq!(request.uri().host(), Some("one.test"));
         response("other")
     });
@@ -201,7 +201,7 @@ async fn an_alternative_is_used_for_the_next_connection() {
     assert_eq!(text(&client, &uri).await, "origin");
     origin.close(0x100, b"");
     while text(&client, &uri).await != "other" {}
-    // One that does not answer is forgotten.
+    // An alternative that does not answer is forgotten.
     other.close(0x100, b"");
     let lost = get(&client, &uri).await;
     assert!(lost.is_err(), "{lost:?}");
@@ -223,7 +223,7 @@ async fn safe_requests_are_early_and_repeated_if_too_early() {
         }
         response
     });
-    // Each client resumes the session of the one before.
+    // Each client resumes the session of the previous one.
     for _ in 0..50 {
         let client = world.client();
         let response = get(&client, "https://one.test/").await.unwrap();
@@ -293,7 +293,7 @@ async fn a_request_that_meets_a_graceful_end_is_sent_again() {
     }
 }
 
-/// A server that rejects the first request, and answers those after it.
+/// A server that rejects the first request, and answers later ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejected_request_is_sent_again() {
     let world = World::new();

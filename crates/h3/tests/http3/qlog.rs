@@ -1,4 +1,4 @@
-//! What a qlog tells of HTTP/3 (draft-ietf-quic-qlog-h3-events).
+//! What a qlog records about HTTP/3 (draft-ietf-quic-qlog-h3-events).
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};

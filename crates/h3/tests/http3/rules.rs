@@ -10,7 +10,7 @@ use squall::{CloseReason, Connection, ReadError, RecvStream, SendStream};
 use crate::common::{Serve, Site, response, within};
 use squall_h3::{Code, client, server};
 
-/// What the peer writes: unidirectional streams, a request stream (or a response), and whether
+/// What the peer writes: unidirectional streams, a request stream (or a response), and whether the
 /// streams end.
 #[derive(Clone, Debug, Default)]
 struct Script {
@@ -18,7 +18,7 @@ struct Script {
     bidi: Option<(Vec<u8>, bool)>,
 }
 
-/// What must come of it.
+/// The required outcome.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outcome {
     Closed(Code),
@@ -73,7 +73,7 @@ const GET: [(&str, &str); 4] = [
     (":path", "/"),
 ];
 
-/// The fields of GET, and others.
+/// The fields of GET, plus others.
 fn get_with(others: &[(&'static str, &'static str)]) -> Vec<u8> {
     let mut fields = GET.to_vec();
     fields.extend_from_slice(others);
@@ -96,7 +96,7 @@ impl Script {
         Self::default()
     }
 
-    /// A script with a control stream that has nothing but SETTINGS.
+    /// A script with a control stream that carries only SETTINGS.
     fn with_control() -> Self {
         Self::new().uni(control(&[]))
     }
@@ -122,7 +122,7 @@ impl Script {
     }
 }
 
-/// On the control stream, behind SETTINGS.
+/// On the control stream, after SETTINGS.
 fn on_control(frames: &[Vec<u8>]) -> Script {
     Script::new().uni(control(frames))
 }
@@ -169,7 +169,7 @@ async fn outcome_some_time(connection: &Connection, recv: Option<RecvStream>) ->
         match read.await {
             None => Fine,
             Some(Read(ReadError::Reset(code))) => Reset(Code(code)),
-            // Then the connection says why.
+            // Then the connection reports why.
             Some(_) => std::future::pending().await,
         }
     };
@@ -250,13 +250,13 @@ async fn at_client(site: &Site, script: &Script) -> Outcome {
     }
 }
 
-/// What either end may do wrong.
+/// Rules that either end can break.
 fn common_rules() -> Vec<(Script, Outcome)> {
     let unexpected = Closed(Code::H3_FRAME_UNEXPECTED);
     let creation = Closed(Code::H3_STREAM_CREATION_ERROR);
     let critical = Closed(Code::H3_CLOSED_CRITICAL_STREAM);
     let mut rules = vec![
-        // RFC 9114 §6.2.1: the control stream begins with SETTINGS, is one, and stays.
+        // RFC 9114 §6.2.1: there is one control stream, which begins with SETTINGS and stays open.
         (
             Script::new().uni([&[0][..], &frame(7, &[0])].concat()),
             Closed(Code::H3_MISSING_SETTINGS),
@@ -267,12 +267,12 @@ fn common_rules() -> Vec<(Script, Outcome)> {
         ),
         (Script::with_control().uni(control(&[])), creation),
         (Script::new().uni_that_ends(control(&[])), critical),
-        // RFC 9204 §4.2: QPACK streams are one each, and stay.
+        // RFC 9204 §4.2: there is one of each QPACK stream, and they stay open.
         (Script::with_control().uni(vec![2]).uni(vec![2]), creation),
         (Script::with_control().uni(vec![3]).uni(vec![3]), creation),
         (Script::with_control().uni_that_ends(vec![2]), critical),
         (Script::with_control().uni_that_ends(vec![3]), critical),
-        // RFC 9114 §7.2: frames that have no place on the control stream.
+        // RFC 9114 §7.2: frames that are not allowed on the control stream.
         (on_control(&[frame(0, &[])]), unexpected),
         (on_control(&[headers(&GET)]), unexpected),
         (on_control(&[frame(4, &[])]), unexpected),
@@ -363,7 +363,7 @@ fn common_rules() -> Vec<(Script, Outcome)> {
             message(&[frame(1, &[0, 0, 0x51, 0x85, 1])]),
             Closed(Code::QPACK_DECOMPRESSION_FAILED),
         ),
-        // RFC 9114 §7.1: a frame that the stream's end cuts short.
+        // RFC 9114 §7.1: a frame cut short by the stream's end.
         (message(&[vec![1, 50, 0, 0]]), Closed(Code::H3_FRAME_ERROR)),
         (message(&[vec![1]]), Closed(Code::H3_FRAME_ERROR)),
     ];
@@ -384,7 +384,7 @@ async fn what_clients_do_wrong() {
         Serve(|request: http::Request<squall_h3::Body>| async move {
             match crate::common::read(request.into_body()).await {
                 Ok(_) => response("fine"),
-                // The stream is reset whatever is answered.
+                // The stream is reset whatever the answer is.
                 Err(_) => response("not fine"),
             }
         }),
@@ -550,7 +550,7 @@ async fn what_clients_do_wrong() {
             message(&[frame(0x21, &[0; 500]), headers(&GET), frame(0x40, b"x")]),
             Fine,
         ),
-        // RFC 9114 §7.1, §10.5: a huge frame is not waited for in memory.
+        // RFC 9114 §7.1, §10.5: a huge frame is not buffered in memory.
         (
             Script::with_control()
                 .message_that_stays([varint(0x21), varint(0x3fff_ffff)].concat())
@@ -629,12 +629,12 @@ async fn what_servers_do_wrong() {
     check(&rules, async |script| at_client(&site, script).await).await;
 }
 
-/// Plays each script by `play` and compares its outcome with the one that is expected.
+/// Plays each script with `play` and compares its outcome with the expected one.
 async fn check(rules: &[(Script, Outcome)], play: impl AsyncFn(&Script) -> Outcome) {
     let mut wrong = Vec::new();
     for (i, (script, expected)) in rules.iter().enumerate() {
         let mut outcome = play(script).await;
-        // On a busy machine an error of the connection may come later than it is waited for.
+        // On a busy machine a connection error may arrive after the wait for it is over.
         for _ in 0..3 {
             if outcome != *expected {
                 outcome = play(script).await;

@@ -1,4 +1,4 @@
-//! The end of servers and clients: what is under way is finished, and nothing is lost.
+//! The end of servers and clients: requests in progress are finished, and nothing is lost.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
 use std::net::SocketAddr;
@@ -76,7 +76,7 @@ async fn a_server_finishes_what_has_begun() {
     }
 }
 
-/// Ends the server of a site gracefully, when it is told to.
+/// Ends the server of a site gracefully when told to.
 fn stoppable(site: &Site) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel::<()>();
     let service = Serve(|_| async { response("content") });
@@ -85,8 +85,8 @@ fn stoppable(site: &Site) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) 
     (stop, tokio::spawn(serving.with_graceful_shutdown(signal)))
 }
 
-/// Passes datagrams on between a client and a server. What the server sends is lost while
-/// `is_lossy` says so.
+/// Forwards datagrams between a client and a server. Those from the server are lost while
+/// `is_lossy` is set.
 async fn relay(server: SocketAddr, is_lossy: Arc<AtomicBool>) -> SocketAddr {
     let front = UdpSocket::bind(ANY_PORT).await.unwrap();
     let back = UdpSocket::bind(ANY_PORT).await.unwrap();
@@ -137,7 +137,7 @@ async fn a_client_learns_of_the_end_though_datagrams_are_lost() {
     // Both GOAWAYs.
     tokio::time::sleep(Duration::from_millis(50)).await;
     is_lossy.store(false, Ordering::SeqCst);
-    // It has nothing to send by which it would find out.
+    // It has nothing to send that would reveal it.
     let reason = within(client.connection().closed()).await;
     assert!(
         client.is_closed() && is_graceful(&reason, false),
@@ -159,7 +159,7 @@ async fn a_server_ends_a_connection_that_its_client_leaves_open() {
     stop.send(()).unwrap();
     let reason = within(connection.closed()).await;
     assert!(is_graceful(&reason, true), "{reason}");
-    // It had some time to do so itself.
+    // It was given some time to do so itself.
     assert!(began.elapsed() > Duration::from_millis(200));
     within(server).await.unwrap();
 }

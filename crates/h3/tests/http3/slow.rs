@@ -1,4 +1,4 @@
-//! Bodies that stand still: `Config::body_timeout` and `Config::send_timeout`.
+//! Bodies that stall: `Config::body_timeout` and `Config::send_timeout`.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use squall_h3::{Body, Code, Config, Error, Protocol};
 
 use crate::common::{Serve, Site, get, read, response, start, within};
 
-/// Long enough for a busy machine to do in it what takes no time.
+/// Long enough for a busy machine to do quick work within it.
 const LIMIT: Duration = Duration::from_millis(400);
 
 /// The head of `POST https://localhost/`.
@@ -28,7 +28,7 @@ fn request() -> Vec<u8> {
     frame
 }
 
-/// A request by a client whose bytes are ours, and the beginning of its body.
+/// A request from a raw client, and the beginning of its body.
 async fn post(site: &Site, body: &[u8]) -> (SendStream, RecvStream, squall::Connection) {
     let connection = site.connection().await;
     let (mut send, recv) = connection.open_bi().await.unwrap();
@@ -38,7 +38,7 @@ async fn post(site: &Site, body: &[u8]) -> (SendStream, RecvStream, squall::Conn
     (send, recv, connection)
 }
 
-/// Reads a body of a request as applications do, and says how that went.
+/// Reads a request's body as applications do, and reports how that went.
 async fn answer(request: Request<Body>) -> Response<Body> {
     match read(request.into_body()).await {
         Ok(data) => response(data),
@@ -58,12 +58,12 @@ async fn the_service_answers_a_request_whose_body_stands_still() {
         let site = Site::new();
         let config = Config::new().body_timeout(Some(LIMIT));
         start(&site, config, on_worker, answer);
-        // A frame that is not complete, one that is, and bytes that belong to no body.
+        // An incomplete frame, a complete one, and bytes that belong to no body.
         for body in [&b"\0\x0aabc"[..], b"\0\x03abc", b"", b"\x21\x05abc"] {
             let (_send, mut recv, connection) = post(&site, body).await;
             let answer = within(recv.read_to_end(1000)).await.unwrap();
             assert!(answer.ends_with(b"too slow"), "{answer:?}");
-            // The connection goes on.
+            // The connection continues.
             let client = handshake_with(connection, Config::new());
             assert!(within(client.send(get("/"))).await.is_ok());
         }
@@ -133,7 +133,7 @@ async fn responses_that_nobody_takes_are_cancelled() {
         let client = handshake_with(connection.clone(), Config::new());
         let large = within(client.send(get("/large"))).await.unwrap();
         let reply = within(client.send(get("/reply"))).await.unwrap();
-        // Others on the connection go on meanwhile.
+        // Other requests on the connection continue meanwhile.
         within(async {
             while given_up.load(Ordering::SeqCst) < 2 {
                 let small = client.send(get("/")).await.unwrap();
@@ -155,7 +155,7 @@ async fn responses_that_nobody_takes_are_cancelled() {
 async fn a_service_may_have_nothing_to_send_for_long() {
     const WINDOW: usize = 30_000;
     let site = Site::new();
-    // Without the date, whose encoded length changes from one second to another.
+    // Without the date, whose encoded length changes from second to second.
     let config = Config::new().send_timeout(Some(LIMIT)).date(false);
     let len = Arc::new(AtomicUsize::new(0));
     let first_len = Arc::clone(&len);
@@ -181,7 +181,7 @@ async fn a_service_may_have_nothing_to_send_for_long() {
         let (mut send, mut recv) = connection.open_bi().await.unwrap();
         send.write_all(&request()).await.unwrap();
         send.finish().unwrap();
-        // Twice as long as the client may take nothing.
+        // Twice as long as the client may stall.
         tokio::time::sleep(LIMIT * 2).await;
         let response = within(recv.read_to_end(2 * WINDOW)).await.unwrap();
         let last = b"\0\x04last";

@@ -61,7 +61,7 @@ async fn write(mut send: SendStream, text: &str) {
     send.finish().unwrap();
 }
 
-/// Both ends of a session send and receive all that there is.
+/// Both ends of a session send and receive streams and datagrams.
 async fn exchange(near: &Session, far: &Session) {
     for (a, b) in [(near, far), (far, near)] {
         let (send, recv) = within(a.open_bi()).await.unwrap();
@@ -94,7 +94,7 @@ async fn sessions_carry_streams_and_datagrams_both_ways() {
         );
         exchange(&two, &far_two).await;
         exchange(&one, &far_one).await;
-        // Requests go on beside it.
+        // Requests continue alongside it.
         let response = within(client.send(get("/"))).await.unwrap();
         assert_eq!(response.status(), StatusCode::NOT_FOUND);
     }
@@ -149,7 +149,7 @@ async fn both_ends_learn_of_the_end() {
         assert!(within(other.accept_uni()).await.is_none());
         assert!(within(other.recv_datagram()).await.is_none());
     }
-    // The connection goes on.
+    // The connection continues.
     let response = within(client.send(get("/"))).await.unwrap();
     assert_eq!(response.status(), StatusCode::NOT_FOUND);
 }
@@ -198,7 +198,7 @@ async fn a_server_without_sessions_is_not_asked() {
     );
 }
 
-/// Datagrams of another protocol than WebTransport (RFC 9297).
+/// Datagrams of a protocol other than WebTransport (RFC 9297).
 #[tokio::test(flavor = "multi_thread")]
 async fn datagrams_of_a_request() {
     let site = Site::new();

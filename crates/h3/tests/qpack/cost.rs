@@ -31,7 +31,7 @@ const REQUEST: [(&str, &str); 15] = [
     ("accept-language", "en-US,en;q=0.9"),
 ];
 
-/// What a server answers.
+/// A server's answer.
 const RESPONSE: [(&str, &str); 9] = [
     (":status", "200"),
     ("content-type", "application/javascript"),
@@ -50,7 +50,7 @@ fn fields<'a>(lines: &'a [(&str, &str)]) -> impl Iterator<Item = Field<'a>> {
         .map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()))
 }
 
-/// The least of several means, in nanoseconds: what the machine does besides only adds.
+/// The least of several means, in nanoseconds: other load only adds time.
 fn measure(mut work: impl FnMut()) -> f64 {
     const ROUNDS: u32 = 20_000;
     let mean = || {
@@ -65,7 +65,7 @@ fn measure(mut work: impl FnMut()) -> f64 {
         .fold(f64::INFINITY, f64::min)
 }
 
-/// Encodes and decodes again and again. With a table, all that recurs is in it.
+/// Encodes and decodes repeatedly. With a table, everything that recurs is in it.
 fn with(name: &str, lines: &[(&str, &str)], capacity: usize) {
     let mut encoder = Encoder::new();
     encoder.set_limits(capacity as u64, 0, capacity);

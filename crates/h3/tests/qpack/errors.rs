@@ -1,4 +1,4 @@
-//! What decoders and encoders must not accept, and what limits do.
+//! What decoders and encoders must not accept, and the effect of limits.
 
 use crate::{hex, list, take};
 use squall_h3::Code;
@@ -55,7 +55,7 @@ fn sections_that_cannot_be_decoded() {
     ] {
         assert_eq!(decode(&mut decoder(0), digits), Err(FAILED), "{why}");
     }
-    // The same, as they should be.
+    // The same in correct form.
     for digits in [
         "0000",
         "0200 80",
@@ -105,7 +105,7 @@ fn instructions_that_cannot_be_followed() {
         let result = decoder.on_encoder_stream(&hex(digits));
         assert_eq!(result, Err(Code::QPACK_ENCODER_STREAM_ERROR), "{why}");
     }
-    // Without a table no instruction but one can be followed.
+    // Without a table only one instruction can be followed.
     let mut decoder = Decoder::new(0, 0);
     assert_eq!(decoder.on_encoder_stream(&hex("20")), Ok(false));
     assert!(decoder.on_encoder_stream(&hex("c100")).is_err());
@@ -150,7 +150,7 @@ fn no_more_streams_are_blocked_than_allowed() {
         assert_eq!(decoded, Ok(Decoded::Blocked));
     }
     assert_eq!(decoder.decode(8, &block, 1000, &mut out), Err(FAILED));
-    // One that is cancelled makes room.
+    // A cancelled stream makes room.
     decoder.cancel_stream(4);
     assert_eq!(take(decoder.instructions()), hex("44"));
     assert_eq!(
@@ -181,7 +181,7 @@ fn without_a_table_nothing_is_cancelled() {
 
 #[test]
 fn the_limit_counts_what_is_decoded() {
-    // A section of 4 kB that refers 4,000 times to an entry of 4 kB: 16 MB, if anyone made it so.
+    // A section of 4 kB that refers 4,000 times to an entry of 4 kB: 16 MB if expanded.
     let mut decoder = Decoder::new(8192, 0);
     // The capacity, and x: with a value of 127 + 33 + 30 × 128 bytes.
     let mut instructions = hex("3fe13f 41 78 7fa11e");
@@ -195,7 +195,7 @@ fn the_limit_counts_what_is_decoded() {
     assert!(out.text_len() <= 16_384);
     // The encoder may evict the entry: the section will not be looked at again.
     assert_eq!(take(decoder.instructions()), hex("84"));
-    // The decoder goes on.
+    // The decoder continues.
     let block = hex("0200 80");
     assert_eq!(
         decoder.decode(8, &block, 16_384, &mut out),
@@ -306,7 +306,7 @@ fn what_must_not_be_indexed_is_not() {
         let never = out.iter().map(|line| line.never_indexed);
         assert!(never.eq([true, true, true, true, false, false]));
     }
-    // The same line, when it is not secret, is inserted, and is not used for the secret one.
+    // The same line, if not secret, is inserted but not used for the secret one.
     for _ in 0..3 {
         encoder.encode(
             40,
@@ -342,7 +342,7 @@ fn outstanding_sections_are_bounded() {
         references += u32::from(out.len() == 3);
     }
     assert_eq!(references, 256);
-    // One that is acknowledged makes room for another.
+    // An acknowledged stream makes room for another.
     encoder.on_decoder_stream(&[0x81]).unwrap();
     for len in [3, 2 + 1 + 5 + 1 + 14] {
         out.clear();

@@ -40,7 +40,7 @@ fn appendix_b() {
     let names: Vec<_> = out.iter().map(|line| line.static_name).collect();
     assert_eq!(names, [Some(0), Some(1)]);
     assert_eq!(out.size(), 106);
-    // The acknowledgement of the section stands for that of the inserts.
+    // The acknowledgement of the section covers the inserts.
     assert_eq!(take(decoder.instructions()), hex("84"));
 
     // B.3: Speculative Insert
@@ -57,7 +57,7 @@ fn appendix_b() {
     decoder.cancel_stream(8);
     assert_eq!(take(decoder.instructions()), hex("48"));
     assert_eq!(decoder.on_encoder_stream(&hex("02")), Ok(true));
-    // What the RFC does not show: the section is as it says.
+    // Not shown in the RFC: the section decodes to the lines that it describes.
     assert_eq!(
         decode(&mut decoder, 12, &block),
         Ok(lines(&[
@@ -110,7 +110,7 @@ fn lines_say_where_they_are_from() {
     assert_eq!(lines[2].value_range(), Some(3..4));
     let never: Vec<_> = lines.iter().map(|line| line.never_indexed).collect();
     assert_eq!(never, [false, false, true]);
-    // Used again, nothing is left of it.
+    // When reused, nothing of it is left.
     assert_eq!(
         decoder.decode(0, &hex("0000"), 200, &mut out),
         Ok(Decoded::Done)

@@ -38,7 +38,7 @@ fn decode(decoder: &mut Decoder, stream_id: u64, block: &[u8]) -> Result<List, D
     }
 }
 
-/// Bytes of hexadecimal digits, between which there may be spaces.
+/// Bytes from hexadecimal digits, possibly separated by spaces.
 fn hex(digits: &str) -> Vec<u8> {
     let digits: Vec<u8> = digits.bytes().filter(|digit| *digit != b' ').collect();
     let pairs = digits

@@ -3,7 +3,7 @@
 use crate::{UNLIMITED, decode, take};
 use squall_h3::qpack::{Decoder, Encoder, Field};
 
-/// An encoder and a decoder without loss or delay, and without streams that may block.
+/// An encoder and a decoder without loss or delay, whose streams may not block.
 struct Pair {
     encoder: Encoder,
     decoder: Decoder,
@@ -41,8 +41,8 @@ impl Pair {
     }
 }
 
-/// A section of one entry of the dynamic table has at most this many bytes: a Required Insert Count
-/// of two, a Base, and an index.
+/// A section with one entry of the dynamic table has at most this many bytes: a Required Insert
+/// Count of two, a Base, and an index.
 const INDEXED: usize = 2 + 2 + 1;
 
 #[test]
@@ -72,8 +72,8 @@ fn new_lines_replace_old_ones() {
 
 #[test]
 fn a_cycle_of_more_lines_than_fit() {
-    // 14 lines for a table of 7, as many times as it takes: those that came first stay. If each
-    // replaced the oldest, none would ever be there when its line comes.
+    // 14 lines for a table of 7, repeated: the first ones stay. If each replaced the oldest, none
+    // would ever be present when its line recurs.
     let mut pair = Pair::new(512);
     let mut indexed = 0;
     for _ in 0..50 {
@@ -88,8 +88,8 @@ fn a_cycle_of_more_lines_than_fit() {
 
 #[test]
 fn a_line_in_use_outlives_others() {
-    // One line in each section, and others that come and go: the one is duplicated before it would
-    // be the next to be evicted.
+    // One line in every section, and others that come and go: the one is duplicated before it would
+    // be evicted.
     let mut pair = Pair::new(512);
     for _ in 0..2 {
         pair.send("x-always", "the line that is always there");
@@ -109,7 +109,7 @@ fn a_line_in_use_outlives_others() {
 
 #[test]
 fn without_a_table_of_the_peer_nothing_is_inserted() {
-    // RFC 9204 §3.2.3: not even an instruction may be sent.
+    // RFC 9204 §3.2.3: no instruction at all may be sent.
     let mut encoder = Encoder::new();
     encoder.set_limits(0, 100, 4096);
     let mut decoder = Decoder::new(0, 0);

@@ -1,4 +1,4 @@
-//! What other encoders made of lists of requests and responses, and what ours makes of them.
+//! Lists of requests and responses, as encoded by other encoders and by ours.
 
 use crate::archive::{self, List};
 use crate::{UNLIMITED, take};
@@ -17,7 +17,7 @@ fn list(section: &FieldSection) -> List {
 /// at a time.
 fn decode_file(file: &[u8], capacity: usize, blocked: usize, split: usize) -> Vec<List> {
     let mut decoder = Decoder::new(capacity, blocked);
-    // Before RFC 9204 a table began with its full capacity, and so these files do.
+    // Before RFC 9204 a table began with its full capacity, as these files do.
     let set_capacity = crate::hex(match capacity {
         0 => "20",
         220 => "3fbd01",
@@ -52,8 +52,8 @@ fn decode_file(file: &[u8], capacity: usize, blocked: usize, split: usize) -> Ve
     done.into_values().collect()
 }
 
-/// What `examples.out` holds: an older form of RFC 9204 Appendix B. `draft-examples.qif` is an
-/// older one still, with another host.
+/// What `examples.out` holds: an older form of RFC 9204 Appendix B. `draft-examples.qif` is an even
+/// older one, with another host.
 fn examples() -> Vec<List> {
     let line = |name: &str, value: &str| (name.into(), value.into());
     vec![
@@ -114,7 +114,7 @@ fn malformed_files_are_refused() {
     assert_eq!(codes.len(), 12);
     for (name, code) in codes {
         let expected = match name {
-            // Valid by now, as the README beside them says.
+            // Valid by now, as the README next to them says.
             "err9" | "err10" => None,
             "err11" | "err12" => Some(Code::QPACK_ENCODER_STREAM_ERROR),
             _ => Some(Code::QPACK_DECOMPRESSION_FAILED),
@@ -123,7 +123,7 @@ fn malformed_files_are_refused() {
     }
 }
 
-/// What became of a list that our encoder sent to our decoder.
+/// The result of sending a list from our encoder to our decoder.
 #[derive(Debug, Default)]
 struct Sent {
     sections: usize,
@@ -161,7 +161,7 @@ fn send(name: &str, capacity: usize, blocked: usize, delay: usize) -> Sent {
 
 #[test]
 fn our_encoder_compresses() {
-    // The largest share, in percent, of what the static table and Huffman code leave.
+    // The largest share, in percent, of the size with static table and Huffman code alone.
     for (name, capacity, blocked, delay, most) in [
         ("fb-req-hq", 4096, 0, 3, 39),
         ("fb-req-hq", 4096, 100, 3, 36),

@@ -1,11 +1,11 @@
-//! An encoder and a decoder whose streams deliver when they like.
+//! An encoder and a decoder whose streams deliver at any time.
 
 use crate::{List, UNLIMITED, list, take};
 use proptest::prelude::*;
 use squall_h3::qpack::{Decoded, Decoder, Encoder, Field, FieldSection, encode_static};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A line of a test: a name and a value out of a few, so that lines recur, or a value of its own.
+/// A line of a test: a name and a value from a small set, so that lines recur, or a unique value.
 #[derive(Clone, Debug)]
 struct Line {
     name: String,
@@ -41,17 +41,17 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A section on a stream of its own, or on one that has had one.
+    /// A section on a new stream, or on one that has already had one.
     Encode { lines: Vec<Line>, again: bool },
     /// A section that is not sent after all.
     Withdraw(Vec<Line>),
-    /// So many bytes arrive at the decoder.
+    /// This many bytes arrive at the decoder.
     EncoderStream(usize),
-    /// So many bytes arrive at the encoder.
+    /// This many bytes arrive at the encoder.
     DecoderStream(usize),
     /// The next section of a stream arrives.
     Section(usize),
-    /// A stream is reset before its sections were decoded.
+    /// A stream is reset before its sections are decoded.
     Cancel(usize),
 }
 
@@ -74,7 +74,7 @@ fn fields(lines: &[Line]) -> impl Iterator<Item = Field<'_>> {
     })
 }
 
-/// A section as it is sent, and what it was.
+/// An encoded section, and its lines.
 type Section = (Vec<u8>, Vec<Line>);
 
 struct Pair {
@@ -140,7 +140,7 @@ impl Pair {
         }
     }
 
-    /// With nothing outstanding, new lines take the place of all that is in the table.
+    /// With nothing outstanding, new lines replace everything in the table.
     fn everything_can_be_evicted(&mut self, capacity: usize) {
         if capacity < 220 {
             return;
@@ -194,7 +194,7 @@ impl Pair {
         self.encoder.on_decoder_stream(&data).unwrap();
     }
 
-    /// A section is decoded to what it was, or blocked as far as that is allowed.
+    /// A section decodes to its original lines, or is blocked if that is allowed.
     fn deliver_section(&mut self, which: usize) {
         let Some(stream_id) = self.stream(which) else {
             return;

@@ -1,12 +1,12 @@
-//! The bodies of the fuzz targets `qpack_decoder` and `qpack_round_trip`: any bytes go in, and what
-//! must hold is asserted.
+//! The bodies of the fuzz targets `qpack_decoder` and `qpack_round_trip`: they take any bytes and
+//! assert what must hold.
 
 use squall_h3::qpack::{
     DecodeError, Decoded, Decoder, Encoder, Field, FieldSection, encode_static,
 };
 use std::collections::{BTreeMap, VecDeque};
 
-/// The front of a script.
+/// The rest of a script.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -16,7 +16,7 @@ impl<'a> Input<'a> {
         Some(*first)
     }
 
-    /// Bytes with their length before them, or as many as there are.
+    /// Length-prefixed bytes, or as many as are left.
     fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = usize::from(self.byte()?) << 8 | usize::from(self.byte()?);
         let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
@@ -40,10 +40,10 @@ fn lines(section: &FieldSection) -> Vec<(Vec<u8>, Vec<u8>)> {
         .collect()
 }
 
-/// A decoder whose peer sends anything.
+/// A decoder whose peer sends arbitrary bytes.
 ///
-/// The first byte gives the settings. Then come records: a byte that says on which stream, the
-/// encoder stream or one of 16 requests, a length of two bytes, and what arrives there.
+/// The first byte gives the settings. Then come records: a byte that selects the stream, the
+/// encoder stream or one of 16 requests, a length of two bytes, and the data that arrives there.
 pub(crate) fn decoder(data: &[u8]) {
     let mut input = Input(data);
     let Some(settings) = input.byte() else { return };
@@ -88,7 +88,7 @@ pub(crate) fn decoder(data: &[u8]) {
     }
 }
 
-/// What was decoded keeps its limit, and is the same when it is sent on.
+/// A decoded section keeps to its limit, and stays the same when it is forwarded.
 fn check(section: &FieldSection, limit: usize) {
     let lines = lines(section);
     let sizes = lines
@@ -116,7 +116,7 @@ fn check(section: &FieldSection, limit: usize) {
 }
 
 /// An encoder and a decoder between which data arrives when the script says so, or an encoder whose
-/// peer sends anything.
+/// peer sends arbitrary bytes.
 pub(crate) fn round_trip(data: &[u8]) {
     let mut input = Input(data);
     let (Some(settings), Some(own)) = (input.byte(), input.byte()) else {
@@ -131,7 +131,7 @@ pub(crate) fn round_trip(data: &[u8]) {
     pair.finish();
 }
 
-/// A section as it is sent, and what it was.
+/// An encoded section, and its lines.
 type Section = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>);
 
 struct Pair {
@@ -143,7 +143,7 @@ struct Pair {
     /// Streams that have been reset have no further sections.
     cancelled: Vec<u64>,
     capacity: usize,
-    /// Whether the script is the decoder.
+    /// Whether the script plays the decoder.
     hostile: bool,
 }
 
@@ -182,7 +182,7 @@ impl Pair {
         Some(())
     }
 
-    /// A section whose names and values are out of a few, or the script's own.
+    /// A section whose names and values come from a small set or from the script.
     fn encode(&mut self, stream_id: u64, input: &mut Input<'_>) {
         const NAMES: [&str; 6] = [":path", "cookie", "user-agent", "x-name", "x-other", "date"];
         if self.cancelled.contains(&stream_id) {
@@ -216,7 +216,7 @@ impl Pair {
         self.encoder.encode(stream_id, fields, &mut block);
         self.encoder_stream.append(self.encoder.instructions());
         if self.hostile {
-            // What the peer does not acknowledge costs no more than a table.
+            // Unacknowledged data costs no more than a table.
             assert!(self.encoder_stream.len() <= self.capacity + 64);
             self.encoder_stream.clear();
             return;

@@ -1,5 +1,5 @@
 //! Known inputs of the fuzz targets `qpack_decoder` and `qpack_round_trip`, on any compiler: small
-//! corpora, and whatever was ever found.
+//! corpora, and everything that was ever found.
 
 use crate::scripts;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Any bytes become keys, packets, sources and damage; every kernel then does what the portable one
-//! does with them.
+//! Any bytes become keys, packets, sources and damage; every kernel must then do the same as the
+//! portable one.
 //!
 //! The body of the fuzz target `protect_kernels`, and of `fuzz_replay`, which runs known inputs on
 //! a stable compiler.
@@ -9,7 +9,7 @@ use squall_protect::{
     PacketSpan, ScatteredPacket, Suite, TAG_LEN, kernels_available,
 };
 
-/// Takes values from the front of the input; zeros behind its end.
+/// Takes values from the front of the input; zeros after its end.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -26,7 +26,7 @@ impl Input<'_> {
     }
 }
 
-/// One packet of the input, with what is to be done with it.
+/// One packet of the input, and what to do with it.
 struct Planned {
     span: PacketSpan,
     source_len: usize,
@@ -34,7 +34,7 @@ struct Planned {
     damage: (usize, u8),
 }
 
-/// Packets one behind the other, with gaps, in a buffer of bytes that depend on the input.
+/// Packets one after another, with gaps, in a buffer of bytes that depend on the input.
 fn plan(input: &mut Input<'_>) -> (Vec<u8>, Vec<Planned>) {
     let seed = input.byte();
     let (mut buf, mut packets) = (Vec::new(), Vec::new());
@@ -63,7 +63,7 @@ fn plan(input: &mut Input<'_>) -> (Vec<u8>, Vec<Planned>) {
     (buf, packets)
 }
 
-/// What a kernel makes of a plan: every buffer and every outcome on the way.
+/// A kernel's results for a plan: every buffer and every outcome on the way.
 #[derive(PartialEq, Debug)]
 struct Made {
     buffers: Vec<Vec<u8>>,
@@ -115,8 +115,8 @@ fn run(keys: &Keys, plain: &[u8], packets: &[Planned], memory: &[u8]) -> Made {
     made
 }
 
-/// The same packets with header, payload and tag apart, each on a path of its own: sealed, damaged
-/// and opened.
+/// The same packets with header, payload and tag apart, each on its own path: sealed, damaged and
+/// opened.
 fn run_in_parts(key: &PacketKey, plain: &[u8], packets: &[Planned], memory: &[u8]) -> Made {
     let mut parts: Vec<_> = (packets.iter())
         .filter_map(|packet| {
@@ -168,7 +168,7 @@ fn run_in_parts(key: &PacketKey, plain: &[u8], packets: &[Planned], memory: &[u8
     made
 }
 
-/// Panics where a kernel differs from the portable one.
+/// Panics if a kernel differs from the portable one.
 pub(crate) fn kernels_agree(data: &[u8]) {
     let mut input = Input(data);
     let suite = match input.byte() % 3 {

@@ -13,7 +13,7 @@ pub(crate) const HEADER_LEN: usize = PN_OFFSET + 4;
 /// Form bit and fixed bit of a short header, and a number of four bytes.
 const FIRST_BYTE: u8 = 0x43;
 
-/// Keys for a kernel; `None` where it lacks the suite.
+/// Keys for a kernel; `None` if it lacks the suite.
 pub(crate) fn expand(
     packet: &KeyMaterial,
     header: &HeaderKeyMaterial,
@@ -47,7 +47,7 @@ pub(crate) fn for_every_kernel(mut check: impl FnMut(Suite, KernelKind, &Keys)) 
     assert!(ran >= SUITES.len(), "the portable kernel has every suite");
 }
 
-/// Packets of one payload length, one behind the other, with plaintext that is never zero.
+/// Packets of one payload length, one after another, with plaintext that is never zero.
 #[derive(Clone)]
 pub(crate) struct Batch {
     pub(crate) buf: Vec<u8>,
@@ -98,7 +98,7 @@ impl Batch {
             .seal(&keys.header, &mut self.buf, &mut self.spans, &[]);
     }
 
-    /// Removes header protection and opens, the numbers being as they are in the packets.
+    /// Removes header protection and opens, with the packet numbers already expanded.
     pub(crate) fn open(&mut self, keys: &Keys) {
         self.pend();
         keys.header.unprotect(&mut self.buf, &mut self.spans);

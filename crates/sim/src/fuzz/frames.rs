@@ -2,11 +2,11 @@
 
 use squall_wire::{Ack, Frame, Frames, PacketType, Writer, frame};
 
-/// Reads the input as a packet's payload. Every frame takes bytes, is written again, and reads as
-/// before.
+/// Reads the input as a packet's payload. Every frame consumes bytes, is written again, and reads
+/// as before.
 ///
 /// # Panics
-/// If something does not hold.
+/// A property does not hold.
 pub fn frames(payload: &[u8]) {
     let mut reading = Frames::new(payload);
     let mut position = 0;
@@ -36,7 +36,7 @@ pub fn frames(payload: &[u8]) {
         let len = w.len();
         let mut again = Frames::new(&buffer[..len]);
         match (read, again.next()) {
-            // Its ranges are kept as they came, in as many bytes as the peer liked.
+            // Its ranges are kept as received, in as many bytes as the peer chose.
             (Frame::Ack(read), Some(Ok(Frame::Ack(again)))) => {
                 assert_eq!((read.delay, read.ecn), (again.delay, again.ecn));
                 assert!(read.ranges().eq(again.ranges()));
@@ -49,7 +49,7 @@ pub fn frames(payload: &[u8]) {
     assert!(given > 0, "an empty payload is an error");
 }
 
-/// They descend from the largest number, do not touch, and are as many as the frame says.
+/// The ranges descend from the largest number, do not touch, and number as many as the frame says.
 fn ranges(ack: &Ack<'_>) {
     let mut below = None;
     let mut count = 0;

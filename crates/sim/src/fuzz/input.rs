@@ -20,14 +20,14 @@ impl<'a> Input<'a> {
         u16::from_be_bytes([self.u8(), self.u8()])
     }
 
-    /// As many bytes, or those that are left.
+    /// This many bytes, or those that are left.
     pub(super) fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// Some bytes after their number.
+    /// Some bytes, preceded by their number.
     pub(super) fn some_bytes(&mut self) -> &'a [u8] {
         let len = usize::from(self.u8());
         self.bytes(len)

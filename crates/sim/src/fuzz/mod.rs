@@ -1,5 +1,4 @@
-//! The bodies of the fuzz targets in `fuzz/`: any bytes go in, and what must hold of them is
-//! asserted.
+//! The bodies of the fuzz targets in `fuzz/`: they take any bytes and assert what must hold.
 //!
 //! ```text
 //!  cargo fuzz run <target>   new inputs, on a nightly compiler   fuzz/fuzz_targets/<target>.rs ─┐
@@ -23,7 +22,7 @@ pub use packets::packets;
 pub use script::{connection_client, connection_server};
 pub use transport_parameters::transport_parameters;
 
-/// A name and what is done with an input of that name.
+/// A name, and the function that handles its inputs.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets whose bodies are here.

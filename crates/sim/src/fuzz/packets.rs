@@ -11,11 +11,11 @@ use crate::certificate::tls;
 /// RFC 9000 §8.1.
 const AMPLIFICATION: usize = 3;
 
-/// Reads the input, but for its first byte, as a datagram: by its packets' headers, and as an
+/// Reads the input except for its first byte as a datagram: by its packets' headers, and as an
 /// endpoint does.
 ///
 /// # Panics
-/// If something does not hold.
+/// A property does not hold.
 pub fn packets(input: &[u8]) {
     let Some((&shape, datagram)) = input.split_first() else {
         return;
@@ -59,7 +59,7 @@ fn walk(datagram: &[u8], cid_len: usize, fixed_bit: FixedBit) {
     }
 }
 
-/// What is read can be written, and reads as before.
+/// What was read can be written, and reads as before.
 fn write_again(read: &Header<'_>, packet: &[u8], cid_len: usize) {
     let mut bytes = vec![0; packet.len() + 64];
     let mut w = Writer::new(&mut bytes);
@@ -73,7 +73,7 @@ fn write_again(read: &Header<'_>, packet: &[u8], cid_len: usize) {
             pn_offset,
             len,
         } => {
-            // Whoever writes a packet has two bytes for its length.
+            // Packets are always written with two bytes for the length.
             let length = len - pn_offset;
             if length >= 1 << 14 {
                 return;
@@ -110,13 +110,13 @@ fn write_again(read: &Header<'_>, packet: &[u8], cid_len: usize) {
             header::write_version_negotiation(&mut w, dcid, scid, &versions, 0);
             w.len()
         }
-        // Nobody writes those.
+        // These are never written.
         Header::Unsupported { .. } => return,
     };
     let again = header::parse(&bytes[..len], cid_len);
     let again = again.expect("what was written is a packet");
     match (read, again) {
-        // The Length field may have had another size, and so the number another place.
+        // The Length field may have had another size, and so the number another offset.
         (
             Header::Long {
                 ty,
@@ -156,7 +156,7 @@ fn write_again(read: &Header<'_>, packet: &[u8], cid_len: usize) {
     }
 }
 
-/// RFC 9000 A.3: the number nearest to the next one that ends in what was sent.
+/// RFC 9000 A.3: of the numbers that end in the sent bits, the one nearest to the next.
 fn numbers(datagram: &[u8]) {
     let Some((largest, sent)) = datagram.split_first_chunk::<8>() else {
         return;
@@ -180,7 +180,7 @@ fn numbers(datagram: &[u8]) {
     }
 }
 
-/// An endpoint routes every byte, and answers with less than it may.
+/// An endpoint routes every byte, and sends no more in response than it may.
 fn route(datagrams: &[u8], segment_size: u16) {
     let path = Path {
         remote: SocketAddr::from(([10, 0, 0, 9], 999)),

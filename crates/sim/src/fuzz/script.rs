@@ -1,4 +1,4 @@
-//! A connection of ours whose peer, application and clock do what the input says.
+//! A connection whose peer, application and clock do what the input says.
 //!
 //! ```text
 //!  input    terms (settings of both ends), then operations until the input ends
@@ -25,36 +25,36 @@ use squall_wire::{
 use super::input::Input;
 use crate::raw::{Duel, Odd, Terms, frames};
 
-/// Operations of one input that are done.
+/// Operations that are run per input.
 const MAX_OPERATIONS: usize = 200;
 /// Datagrams in one bundle.
 const MAX_HELD: usize = 16;
-/// What the peer remembers of a kind.
+/// How many items of each kind the peer remembers.
 const MAX_KNOWN: usize = 16;
 /// Streams of each kind that the peer may have open.
 const STREAMS: u64 = 8;
-/// Bytes that the victim holds of what its application writes.
+/// Bytes that the victim buffers for its application.
 const SEND_WINDOW: u64 = 64 * 1024;
-/// Datagrams that may answer a bundle, or a call of the application, beside what the congestion
-/// window lets out.
+/// Datagrams that may answer a bundle or an application's call, besides what the congestion window
+/// allows.
 const ANSWERS: u64 = 64;
 /// The address of the peer, and the first of its ports.
 const PEER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 0, 0, 9), 999);
-/// What is written and sent.
+/// The data that is written and sent.
 static DATA: [u8; 32 * 1024] = [0x5a; 32 * 1024];
 
-/// A client of ours against whatever the input makes of its server.
+/// Runs a client against whatever server the input describes.
 ///
 /// # Panics
-/// If something does not hold.
+/// A property does not hold.
 pub fn connection_client(input: &[u8]) {
     run(Side::Client, input);
 }
 
-/// A server of ours against whatever the input makes of its client.
+/// Runs a server against whatever client the input describes.
 ///
 /// # Panics
-/// If something does not hold.
+/// A property does not hold.
 pub fn connection_server(input: &[u8]) {
     run(Side::Server, input);
 }
@@ -64,7 +64,7 @@ fn run(victim: Side, input: &[u8]) {
     let begin = input.u8();
     let terms = terms(victim, &mut input);
     let mut script = Script::new(Duel::new(victim, terms));
-    // Most of the inputs begin where most of the rules are.
+    // Most inputs begin where most of the rules apply.
     if begin & 3 != 0 {
         script.duel.shake_hands();
         if begin & 3 != 1 && victim == Side::Client {
@@ -81,7 +81,7 @@ fn run(victim: Side, input: &[u8]) {
     script.end();
 }
 
-/// Settings of both ends: the victim's, and what its peer declares.
+/// Settings of both ends: the victim's, and those that its peer declares.
 fn terms(victim: Side, input: &mut Input<'_>) -> Terms {
     let [ours, theirs] = [input.u16(), input.u16()];
     let is = |bits: u16, n: u16| bits & (1 << n) != 0;
@@ -179,7 +179,7 @@ fn terms(victim: Side, input: &mut Input<'_>) -> Terms {
     }
 }
 
-/// The id that the peer gives with this number, and by it the token.
+/// The id that the peer issues under this number, which also determines the token.
 fn made_up_id(n: u8) -> ConnectionId {
     ConnectionId::new(&[n; 8]).unwrap_or(ConnectionId::EMPTY)
 }
@@ -206,21 +206,21 @@ fn level(bits: u8) -> PacketType {
     }
 }
 
-/// What goes on between one input's victim and its peer.
+/// The exchange between one input's victim and its peer.
 struct Script {
     duel: Duel,
-    /// Where the peer is.
+    /// The path to the peer.
     path: Path,
     /// Datagrams to be delivered in one bundle.
     held: Vec<Vec<u8>>,
-    /// Datagrams delivered, to be delivered again.
+    /// Datagrams already delivered, to be delivered again.
     sent: Vec<Vec<u8>>,
     challenges: Vec<[u8; 8]>,
-    /// Ids of the victim's.
+    /// The victim's ids.
     ids: Vec<ConnectionId>,
     /// Streams that the victim's application opened.
     opened: usize,
-    /// Events that were looked at.
+    /// Number of events already examined.
     seen: usize,
 }
 
@@ -241,7 +241,7 @@ impl Script {
         }
     }
 
-    /// One operation.
+    /// Runs one operation.
     fn step(&mut self, input: &mut Input<'_>) {
         match input.u8() % 24 {
             0..=3 => self.packet(input),
@@ -263,7 +263,7 @@ impl Script {
         }
     }
 
-    /// What the peer takes from what it received.
+    /// Updates what the peer has learned from what it received.
     fn learn(&mut self) {
         for (_, payload) in std::mem::take(&mut self.duel.peer.received) {
             for frame in Frames::new(&payload) {
@@ -297,7 +297,7 @@ impl Script {
         }
     }
 
-    /// Does something to the victim, and counts what comes of it.
+    /// Does something to the victim, and checks how much it sends in response.
     fn bounded(&mut self, act: impl FnOnce(&mut Duel)) {
         let duel = &mut self.duel;
         let window = |duel: &mut Duel| match duel.has_victim() {
@@ -329,7 +329,7 @@ impl Script {
         }
     }
 
-    /// Delivers what is held, in bundles of datagrams of one size.
+    /// Delivers the held datagrams, in bundles of one datagram size.
     fn deliver(&mut self, ecn: Ecn) {
         let held = std::mem::take(&mut self.held);
         let path = self.path;
@@ -341,7 +341,7 @@ impl Script {
         }
     }
 
-    /// A packet with any payload, which may be odd, held back, or follow another in its datagram.
+    /// Sends a packet with any payload, which may be odd, held back, or coalesced behind another.
     fn packet(&mut self, input: &mut Input<'_>) {
         let how = input.u8();
         let is = |n: u8| how & (1 << n) != 0;
@@ -388,7 +388,7 @@ impl Script {
         self.duel.peer.next_number[space]
     }
 
-    /// An acknowledgement of what arrived, but for what the input leaves out.
+    /// Acknowledges what arrived, except what the input leaves out.
     fn acknowledge(&mut self, input: &mut Input<'_>) {
         let [how, holes] = [input.u8(), input.u8()];
         let ty = level(how);
@@ -399,7 +399,7 @@ impl Script {
         };
         let mut ranges = self.duel.peer.numbers[space].clone();
         ranges.reverse();
-        // One number in as many is not acknowledged.
+        // One number in this many is not acknowledged.
         if let Some(first) = ranges.first_mut().filter(|_| holes > 1) {
             let (start, end) = (*first.start(), *first.end());
             let missing = end.saturating_sub(holes.into());
@@ -421,7 +421,7 @@ impl Script {
         self.send(ty, &payload);
     }
 
-    /// Data on a stream, of a size that takes no bytes of the input.
+    /// Sends data on a stream, without taking its bytes from the input.
     fn stream(&mut self, input: &mut Input<'_>) {
         let [id, how, size] = [input.u8(), input.u8(), input.u8()];
         let offset = u64::from(input.u16());
@@ -441,14 +441,14 @@ impl Script {
         self.send(PacketType::OneRtt, &payload);
     }
 
-    /// More of everything that the victim may send.
+    /// Gives the victim more credit of every kind.
     fn credit(&mut self, input: &mut Input<'_>) {
         let [id, shift] = [input.u8(), input.u8()];
         let maximum = 1 << (shift % 60);
         let payload = frames(|w| {
             frame::write::max_data(w, maximum);
             frame::write::max_streams(w, direction(id), maximum);
-            // A stream that the peer only sends on would be an error; those are there in `packet`.
+            // A stream that only the peer sends on would be an error; `packet` covers those.
             let id = StreamId(id.into());
             if id.direction() == Direction::Bidirectional || shift & 64 != 0 {
                 frame::write::max_stream_data(w, id, maximum);
@@ -457,7 +457,7 @@ impl Script {
         self.send(PacketType::OneRtt, &payload);
     }
 
-    /// Datagrams of the handshake that wait, all of them or without one.
+    /// Delivers the waiting datagrams of the handshake, all or all but one.
     fn handshake(&mut self, input: &mut Input<'_>) {
         let lost = usize::from(input.u8());
         for (n, datagram) in self.duel.peer.flush().into_iter().enumerate() {
@@ -467,7 +467,7 @@ impl Script {
         }
     }
 
-    /// The answers to all challenges.
+    /// Answers all challenges.
     fn respond(&mut self) {
         let challenges = std::mem::take(&mut self.challenges);
         let payload = frames(|w| {
@@ -478,7 +478,7 @@ impl Script {
         self.send(PacketType::OneRtt, &payload);
     }
 
-    /// Ids of both ends: given, taken up, used to reset.
+    /// Ids of both ends: issued, used, used for a reset.
     fn ids(&mut self, input: &mut Input<'_>) {
         let [how, n] = [input.u8(), input.u8()];
         match how & 3 {
@@ -503,12 +503,12 @@ impl Script {
         }
     }
 
-    /// A datagram of any bytes, some of which may be right.
+    /// Delivers a datagram of arbitrary bytes, some of which may be right.
     fn raw(&mut self, input: &mut Input<'_>) {
         let how = input.u8();
         let mut bytes = input.some_bytes().to_vec();
         let id = self.duel.peer.remote_id;
-        // Behind the form, or behind the form, the version and a length.
+        // After the form, or after the form, the version and a length.
         let at = if how & 1 == 0 { 1 } else { 6 };
         if let Some(place) = bytes.get_mut(at..at + id.len()).filter(|_| how & 2 != 0) {
             place.copy_from_slice(id.as_slice());
@@ -523,7 +523,7 @@ impl Script {
         }
     }
 
-    /// A datagram that was there before, perhaps damaged or cut.
+    /// Delivers an earlier datagram again, perhaps damaged or cut.
     fn again(&mut self, input: &mut Input<'_>) {
         let [which, damage] = [input.u8(), input.u8()];
         let at = usize::from(input.u16());
@@ -538,7 +538,7 @@ impl Script {
         self.deliver_one(datagram);
     }
 
-    /// What only a client hears, and only at first: another version, or a Retry.
+    /// Sends what only a client receives, and only at first: another version, or a Retry.
     fn before_the_handshake(&mut self, input: &mut Input<'_>) {
         let how = input.u8();
         let bytes = input.some_bytes();
@@ -571,14 +571,14 @@ impl Script {
         }
     }
 
-    /// Time goes by, up to half a minute.
+    /// Lets time pass, up to half a minute.
     fn pass(&mut self, input: &mut Input<'_>) {
         let how = input.u8();
         let ms = (1 << (how & 15)) + u64::from(how >> 4);
         self.duel.pass(Duration::from_millis(ms));
     }
 
-    /// A call of the application; what it cannot do it is told.
+    /// Makes a call of the application; impossible calls are refused.
     fn call(&mut self, input: &mut Input<'_>) {
         let [what, arg] = [input.u8(), input.u8()];
         let id = StreamId(arg.into());
@@ -625,7 +625,7 @@ impl Script {
             17 => _ = victim.migrate(now, path, Move::AtOnce),
             18 => _ = victim.rotate_ids(),
             _ => {
-                // Everything that there is, in the order in which it was told.
+                // Reads everything available, in the order in which it was reported.
                 let events = &self.duel.events;
                 let readable: Vec<StreamId> = (events.iter().rev().take(8))
                     .filter_map(|event| match event {
@@ -641,7 +641,7 @@ impl Script {
         self.bounded(Duel::pump);
     }
 
-    /// The peer falls silent: the victim ends in time, says so once, and leaves nothing.
+    /// Silences the peer: the victim must end in time, report it once, and leave nothing behind.
     fn end(mut self) {
         self.deliver(Ecn::NotEct);
         if !self.duel.has_victim() {

@@ -2,10 +2,10 @@
 
 use squall_wire::{Side, TransportErrorCode, TransportParameters};
 
-/// Reads the input as either end's parameters. What is read is written, and reads as before.
+/// Reads the input as either end's parameters. What was read is written, and reads as before.
 ///
 /// # Panics
-/// If something does not hold.
+/// A property does not hold.
 pub fn transport_parameters(encoded: &[u8]) {
     for sender in [Side::Client, Side::Server] {
         let mut read = match TransportParameters::decode(encoded, sender) {
@@ -15,7 +15,7 @@ pub fn transport_parameters(encoded: &[u8]) {
                 continue;
             }
         };
-        // Of a long list of versions not all are kept; a client's without the chosen one is an
+        // Not all of a long list of versions are kept; a client's list without the chosen one is an
         // error (RFC 9368 §4).
         (read.version_information).take_if(|versions| {
             sender == Side::Client && !versions.available().contains(&versions.chosen)

@@ -1,4 +1,4 @@
-//! Fewer acknowledgements, where the sender of data asks for that (draft-ietf-quic-ack-frequency).
+//! Fewer acknowledgements if the sender of data asks for them (draft-ietf-quic-ack-frequency).
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use squall_wire::Side;
 
 use crate::common::{ms, secs, setup};
 
-/// What a transfer of 8 MB from client to server came to.
+/// The result of a transfer of 8 MB from client to server.
 struct Outcome {
-    /// ACK frames of the server for each thousand packets of the client.
+    /// ACK frames of the server per thousand packets of the client.
     acks_per_mille: u64,
     took: Duration,
     lost: u64,
@@ -21,7 +21,7 @@ fn transfer(request: AckFrequencyRequest, loss: f64) -> Outcome {
         1,
         Faults {
             delay: ms(10),
-            // 200 Mbit/s and a queue of a round trip.
+            // 200 Mbit/s and a queue of one round trip.
             rate: Some(25_000_000),
             queue: 500_000,
             loss,

@@ -1,6 +1,6 @@
-//! Addresses that change under a connection (RFC 9000 §8.2, §9): the server follows its client and
-//! nothing else, pays three bytes for one until the new address is validated, and goes back if it
-//! is not. The pair's guard checks the limit on every datagram.
+//! Addresses that change under a connection (RFC 9000 §8.2, §9): the server follows only its
+//! client, sends at most three bytes for one until the new address is validated, and goes back if
+//! it is not. The pair's guard checks the limit on every datagram.
 
 use std::net::SocketAddr;
 
@@ -68,7 +68,7 @@ fn a_client_does_not_follow_its_server() {
         let mut sim = begun(seed, lossy(0.05), 300_000)?;
         let old = sim.pair.network().address(Side::Server);
         sim.pair.network().rebind(Side::Server, elsewhere(1));
-        // What is under way from the old address still counts.
+        // Datagrams in flight from the old address still count.
         sim.run_for(ms(100))?;
         let read = sim.party(Side::Client).read;
         let dropped = sim.pair.stats(Side::Client).packets_dropped;
@@ -116,8 +116,8 @@ fn nobody_moves_before_the_handshake_is_confirmed() {
             sim.pair.live(Side::Server) == 1
         })?;
         let old = sim.pair.network().address(Side::Client);
-        // The client still gets the server's answers, so it would be followed once they are
-        // answered.
+        // The client still receives the server's packets, so it would be followed once it answers
+        // them.
         sim.pair.network().spoof(Side::Client, Some(elsewhere(1)));
         let mut rng = Rng::new(seed);
         sim.run_for(secs(1) + rng.duration(secs(1)))?;
@@ -153,8 +153,8 @@ fn an_address_that_changes_every_50_ms_costs_no_state() {
     for same_host in [false, true] {
         sweep(&seeds(10), |seed| {
             let mut setup = setup(seed, lossy(0.02));
-            // A client that waits for the server is found by nobody when its address changes: it
-            // has to say something.
+            // A client that only waits cannot be found when its address changes: it has to send
+            // something.
             setup.transport[Side::Client as usize].keep_alive = Some(ms(500));
             let mut sim = Simulation::new(setup, Plan::one_stream(1_000_000));
             sim.run_until(secs(60), "some bytes", |sim| {
@@ -170,7 +170,7 @@ fn an_address_that_changes_every_50_ms_costs_no_state() {
                 return wrong(&sim, &format!("{paths} paths"));
             }
             sim.run_until(secs(100), "all bytes", Simulation::is_complete)?;
-            // All that was begun comes to an end.
+            // Everything that was begun ends.
             sim.run_for(secs(20))?;
             let paths = sim.pair.connection(Side::Server).map_or(0, |c| c.paths());
             if paths != 1 {
@@ -190,7 +190,7 @@ fn a_spoofed_address_is_left_again() {
     sweep(&seeds(20), |seed| {
         let mut sim = begun(seed, Faults::default(), 3_000_000)?;
         let old = sim.pair.network().address(Side::Client);
-        // Genuine datagrams come from an address at which nobody is: the client stays where it was.
+        // Genuine datagrams come from an address where nobody is: the client stays where it was.
         let victim = elsewhere(7);
         sim.pair.network().spoof(Side::Client, Some(victim));
         sim.run_for(ms(60))?;
@@ -224,8 +224,8 @@ fn an_address_that_does_not_answer_is_left_again() {
         let old = sim.pair.network().address(Side::Client);
         let victim = elsewhere(7);
         sim.pair.network().spoof(Side::Client, Some(victim));
-        // One PING of the client, from the wrong address; its answers are lost for as long as it is
-        // there.
+        // One PING of the client, from the wrong address; answers to it are lost while the client
+        // is there.
         sim.pair.ping(Side::Client)?;
         sim.run_for(ms(15))?;
         sim.pair.network().spoof(Side::Client, None);
@@ -239,7 +239,7 @@ fn an_address_that_does_not_answer_is_left_again() {
             !sim.party(Side::Server).failed_moves.is_empty()
         })?;
         let took = sim.pair.now() - began;
-        // RFC 9000 §8.2.4: three probe timeouts of a path that nothing is known of.
+        // RFC 9000 §8.2.4: three probe timeouts of an unknown path.
         if !(ms(1800)..ms(2400)).contains(&took) {
             return wrong(&sim, &format!("it took {took:?}"));
         }

@@ -1,6 +1,6 @@
 //! The amplification limit (RFC 9000 §8.1): before a client's address is validated a server sends
 //! at most three times what it received. The pair's guard checks that on every datagram of every
-//! simulation; here is where it hurts.
+//! simulation; here, the limit matters.
 
 use squall_sim::{Faults, Plan, SERVER_NAME, Simulation, tls_with};
 use squall_wire::Side;
@@ -22,7 +22,7 @@ fn a_large_certificate_waits_for_the_clients_address() {
     let mut sim = Simulation::new(setup, Plan::one_stream(10_000));
     sim.run_until(secs(10), "the transfer", Simulation::is_complete)
         .unwrap();
-    // Without loss no timer is needed: the client's acknowledgements carry credit of their own.
+    // Without loss no timer is needed: the client's acknowledgements grant credit too.
     let handshake = sim.connected().map(|(start, end)| end - start).unwrap();
     assert!(handshake < secs(1), "{handshake:?}");
     assert!(sim.pair.stats(Side::Server).bytes_sent > 9_000);

@@ -1,4 +1,4 @@
-//! The end of a connection (RFC 9000 §10.2, §10.3): the other side hears of it, and nothing
+//! The end of a connection (RFC 9000 §10.2, §10.3): the other side learns of it, and nothing
 //! acknowledged is lost.
 
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn an_applications_close_reaches_the_peer_under_loss() {
             })?;
             match close(&mut sim, side)? {
                 reason if reason == application(true) => Ok(true),
-                // Every datagram that could say so was lost; who comes too late is reset or hears
+                // Every datagram that could report it was lost; a late end is reset or receives
                 // nothing.
                 CloseReason::Reset | CloseReason::IdleTimeout => Ok(false),
                 other => Err(sim.pair.failure(format!("the other side: {other}"))),
@@ -100,7 +100,7 @@ fn a_transport_error_reaches_the_peer_under_loss() {
             }
             match &there {
                 reason if is_alert(reason, true) => Ok(true),
-                // Every datagram that could say so was lost.
+                // Every datagram that could report it was lost.
                 Some(CloseReason::HandshakeTimeout) => Ok(false),
                 other => Err(sim.pair.failure(format!("the other side: {other:?}"))),
             }
@@ -119,7 +119,7 @@ fn what_was_acknowledged_before_the_close_can_be_read_after_it() {
         sweep(&all_seeds(), |seed| {
             let mut sim = Simulation::new(setup(seed, lossy(0.1)), Plan::one_stream(100_000));
             if slow {
-                // What lies in the receiver's buffer is far from read when the close comes.
+                // The receiver's buffer is far from read when the close arrives.
                 sim.party_mut(Side::Server)
                     .set_reading(Reading::Slowly(1_000, ms(100)));
             }
@@ -144,7 +144,7 @@ fn a_close_before_the_handshake_is_done() {
                 sim.pair.live(Side::Server) == 1
             })?;
             let reason = close(&mut sim, side)?;
-            // RFC 9000 §10.2.3: before 1-RTT keys an application's code and words stay private.
+            // RFC 9000 §10.2.3: before 1-RTT keys an application's code and reason stay private.
             let hidden = matches!(
                 reason,
                 CloseReason::Transport {
@@ -154,8 +154,8 @@ fn a_close_before_the_handshake_is_done() {
                 }
             );
             let known = hidden || reason == application(true);
-            // Or every datagram that could say so was lost, or came before the peer had the keys
-            // for it.
+            // Or every datagram that could report it was lost, or arrived before the peer had its
+            // keys.
             if known
                 || matches!(
                     reason,

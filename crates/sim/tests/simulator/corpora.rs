@@ -1,5 +1,5 @@
-//! Known inputs of the fuzz targets, on any compiler: the corpora in `fuzz/corpus`, and whatever
-//! was ever found.
+//! Known inputs of the fuzz targets, on any compiler: the corpora in `fuzz/corpus`, and everything
+//! that was ever found.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -23,7 +23,7 @@ fn replay(name: &str) {
     target(&[]);
     for input in inputs {
         let bytes = std::fs::read(&input).unwrap();
-        // A panic is told after the name of its input.
+        // A panic is reported after the name of its input.
         let shown = std::panic::catch_unwind(|| target(&bytes));
         assert!(shown.is_ok(), "fuzz/corpus/{name}: {}", input.display());
     }

@@ -1,5 +1,5 @@
 //! Handshake data that a peer piles up (RFC 9000 §7.5): row 4 of the threat table in `SECURITY.md`;
-//! and what is repeated to a level that is gone: row 22.
+//! and data repeated to a level that is gone: row 22.
 
 use squall_core::{Event, TransportConfig};
 use squall_sim::{Duel, Terms, frames};
@@ -31,7 +31,7 @@ fn duel(victim: Side, ty: PacketType) -> Duel {
 // test: RFC 9000 §7.5
 #[test]
 fn each_level_holds_so_much_and_no_more() {
-    // Bytes ahead of what was read, at most: during the handshake, and after it.
+    // Maximum bytes ahead of what was read: during the handshake, and after it.
     for (ty, most) in [
         (PacketType::Initial, 64 * 1024),
         (PacketType::Handshake, 64 * 1024),
@@ -42,11 +42,11 @@ fn each_level_holds_so_much_and_no_more() {
                 // Its handshake is complete with the server's first flight.
                 continue;
             }
-            // What was read before, a flight or some tickets, is less than 4 kB.
+            // The data read before, a flight or some tickets, is less than 4 kB.
             for (offset, fits) in [(most - 100, true), (most + 4096, false)] {
                 let mut duel = duel(victim, ty);
-                // Behind a gap: nothing of it can be read. A server's TLS has said its last word:
-                // it wants none of it.
+                // Behind a gap: none of it can be read. A server's TLS has finished and wants none
+                // of it.
                 duel.send(ty, &crypto(offset, &[1; 50]));
                 let expected = (!fits).then_some(TransportErrorCode::CRYPTO_BUFFER_EXCEEDED);
                 assert_eq!(duel.closed(), expected, "{victim:?} {ty:?} {offset}");
@@ -55,7 +55,7 @@ fn each_level_holds_so_much_and_no_more() {
     }
 }
 
-/// A ClientHello is held until it is whole: in order, too, only so much of it.
+/// A ClientHello is held until it is complete: even in order, only up to a limit.
 #[test]
 fn a_client_hello_without_end_ends_at_the_limit() {
     let mut duel = duel(Side::Server, PacketType::Initial);

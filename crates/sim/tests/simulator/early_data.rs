@@ -40,7 +40,7 @@ fn early_data_arrives_once_whether_it_is_accepted_or_not() {
         match seed % 4 {
             // The server has lost its tickets.
             1 => server.session_storage = ServerSessionMemoryCache::new(8),
-            // It allows less than it did.
+            // It allows less than before.
             2 => {
                 let transport = &mut again.transport[Side::Server as usize];
                 transport.max_concurrent_uni_streams = 1;

@@ -1,5 +1,5 @@
-//! Explicit congestion notification (RFC 9000 §13.4): marks where the path carries them, none where
-//! it does not, and less in flight where routers ask for it.
+//! Explicit congestion notification (RFC 9000 §13.4): marks if the path carries them, none if it
+//! does not, and less in flight if routers ask for it.
 
 use squall_core::Stats;
 use squall_sim::{EcnFault, Failure, Faults, Plan, Setup, Simulation};
@@ -51,7 +51,7 @@ fn marks_keep_the_queue_short_and_nothing_is_lost() {
                 marked.ecn_ce > 0 && marked.congestion_events > 0,
                 "{marked:?}"
             );
-            // Once a round trip: what is marked is in the window that was reduced.
+            // Once per round trip: the marked packets are in the window that was already reduced.
             assert!(
                 marked.congestion_events < marked.ecn_ce.max(2),
                 "{marked:?}"
@@ -85,7 +85,7 @@ fn a_path_that_lies_about_marks_gets_none() {
     }
 }
 
-/// RFC 9000 §13.4.2 has no way to tell this from a path that is full; it is slow, and ends.
+/// RFC 9000 §13.4.2 cannot tell this from a congested path; the transfer is slow, but completes.
 #[test]
 fn a_path_that_marks_everything_is_slow_and_works() {
     sweep(&seeds(20), |seed| {

@@ -1,7 +1,7 @@
-//! Every rule of packets and frames with an error code: the offence goes in, the code comes out
-//! (RFC 9000 §12.4, §17, §19).
+//! Every rule of packets and frames with an error code: each offence must produce its code (RFC
+//! 9000 §12.4, §17, §19).
 //!
-//! The offender is a peer made by hand, so each packet is authentic and only what it says is wrong.
+//! The offender is a peer made by hand, so each packet is authentic and only its content is wrong.
 
 use squall_core::TransportConfig;
 use squall_sim::{Duel, Odd, Terms, frames};
@@ -37,7 +37,7 @@ pub(crate) fn terms() -> Terms {
     }
 }
 
-/// One offence in 1-RTT packets, after what leads up to it; to both roles unless one is named.
+/// One offence in 1-RTT packets, after what leads up to it; against both roles unless one is named.
 struct Offence {
     what: &'static str,
     victim: Option<Side>,
@@ -65,7 +65,7 @@ impl Offence {
     }
 }
 
-/// A frame of integers behind its type.
+/// A frame of integers after its type.
 fn integers(ty: u64, values: &[u64]) -> Vec<u8> {
     frames(|w| {
         w.varint(ty);
@@ -216,7 +216,7 @@ fn malformed_frames() {
     ]);
 }
 
-/// Rules of streams: whose they are, how many, how far.
+/// Rules of streams: whose they are, how many, and how long.
 #[test]
 fn stream_rules() {
     use Direction::{Bidirectional as Bidi, Unidirectional as Uni};
@@ -592,7 +592,7 @@ fn frames_in_the_wrong_packets() {
         assert!(Frames::new(payload).all(|f| f.is_ok_and(|f| f.ty() == *ty)));
         for packet in [Initial, Handshake] {
             let mut duel = unfinished(Side::Server, packet);
-            // A PING first: a packet of STREAM alone takes another way through the code.
+            // A PING first: a packet with only a STREAM frame takes another path through the code.
             for payload in [payload.clone(), [&[1], &payload[..]].concat()] {
                 duel.send(packet, &payload);
                 let told = duel.closed();
@@ -606,7 +606,7 @@ fn frames_in_the_wrong_packets() {
     }
 }
 
-/// A duel that has got as far as the keys of that kind of packet, and no further.
+/// A duel that has reached the keys for this kind of packet, and no further.
 pub(crate) fn unfinished(victim: Side, packet: PacketType) -> Duel {
     let mut duel = Duel::new(victim, terms());
     if packet == Initial {
@@ -616,12 +616,12 @@ pub(crate) fn unfinished(victim: Side, packet: PacketType) -> Duel {
         return duel;
     }
     for datagram in duel.peer.flush() {
-        // A client gets the ServerHello alone: with more it would be done with both levels.
+        // A client gets only the ServerHello: with more it would be done with both levels.
         if victim == Side::Server || datagram[0] & 0x30 == 0 {
             duel.deliver(&datagram);
         }
     }
-    // A client's answer that completes the handshake is made and not delivered.
+    // A client's answer that completes the handshake is made but not delivered.
     if victim == Side::Server {
         let _ = duel.peer.flush();
     }

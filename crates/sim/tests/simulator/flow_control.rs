@@ -1,5 +1,5 @@
-//! Flow control (RFC 9000 §4): a slow reader holds the writer, memory stays bounded, and nothing
-//! stands still.
+//! Flow control (RFC 9000 §4): a slow reader holds back the writer, memory stays bounded, and
+//! nothing stalls.
 
 use squall_core::TransportConfig;
 use squall_sim::{Cut, Failure, Faults, Outgoing, Plan, Reading, Simulation};
@@ -22,7 +22,7 @@ fn small_windows() -> [TransportConfig; 2] {
     })
 }
 
-/// What a side has written and the other not read lies in buffers that have limits.
+/// Data that one side has written and the other not read is in buffers that have limits.
 fn check_memory(sim: &Simulation) -> Result<(), Failure> {
     let [client, server] = &sim.parties;
     for (writer, reader) in [(client, server), (server, client)] {
@@ -123,7 +123,7 @@ fn streams_beyond_the_limit_wait_for_their_turn() {
             most = most.max(sim.pair.stats(Side::Server).open_streams);
             sim.is_complete()
         })?;
-        // Two kinds of two sides, and as many whose end is on its way.
+        // Two kinds from two sides, and as many whose end is in flight.
         if most > 2 * 2 * (2 + 3) {
             return Err(sim.pair.failure(format!("{most} streams at once")));
         }
@@ -151,7 +151,7 @@ fn windows_grow_with_the_path() {
     sim.run_until(secs(3), "2 MB each way", Simulation::is_complete)
         .unwrap();
     let time = sim.pair.now() - squall_sim::Pair::start();
-    // At 128 kB a round trip it would take 1.6 s.
+    // At 128 kB per round trip it would take 1.6 s.
     assert!(time < ms(1300), "{time:?}");
 }
 

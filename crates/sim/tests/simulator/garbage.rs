@@ -1,4 +1,4 @@
-//! Datagrams that are damaged, cut, made up or old: none of them changes a byte of the transfer.
+//! Datagrams that are damaged, cut, fabricated or old: none of them changes a byte of the transfer.
 
 use squall_core::TransportConfig;
 use squall_sim::{Failure, Faults, Intrusion, Plan, Rng, Setup, Simulation};
@@ -82,7 +82,7 @@ fn forged_replayed_and_from_elsewhere() {
     });
 }
 
-/// Before, in and after the handshake, at both ends: random bytes of every length up to 1,600.
+/// Before, during and after the handshake, at both ends: random bytes of every length up to 1,600.
 #[test]
 fn noise_at_any_time() {
     sweep(&seeds(10), |seed| {

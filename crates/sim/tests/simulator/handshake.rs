@@ -1,4 +1,4 @@
-//! Handshakes that lose many of their datagrams.
+//! Handshakes in which many datagrams are lost.
 
 use squall_core::TransportConfig;
 use squall_sim::{Faults, Outgoing, Plan, Simulation};
@@ -42,8 +42,8 @@ fn takes_one_and_a_half_round_trips() {
     assert!((ms(20)..ms(21)).contains(&client), "{client:?}");
 }
 
-/// A client's first data may fill the window before the server has its Finished. When that is lost,
-/// it must not wait for room that only the acknowledgement of the data behind it would make.
+/// A client's first data may fill the window before the server has its Finished. If that is lost,
+/// it must not wait for room that only the acknowledgement of the data after it would make.
 #[test]
 fn a_window_full_of_data_does_not_lock_the_handshake_out() {
     let seeds: Vec<u64> = (0..200).collect();

@@ -1,5 +1,5 @@
 //! Every rule of the handshake with an error code: transport parameters, TLS and key updates (RFC
-//! 9000 §7, §18.2; RFC 9001 §4, §6, §8). The offender is that of `errors`.
+//! 9000 §7, §18.2; RFC 9001 §4, §6, §8). The offender is the one of `errors`.
 
 use squall_sim::{Duel, Terms, frames};
 use squall_wire::frame::{ty, write};
@@ -10,7 +10,7 @@ use TransportErrorCode as Code;
 
 use crate::errors::{terms, transport, unfinished};
 
-/// What the peer's transport parameters are like, and the code that they earn.
+/// The peer's transport parameters, and the code that they must cause.
 fn with_parameters(
     victim: Side,
     parameters: impl Fn(&mut TransportParameters) + 'static,
@@ -80,7 +80,7 @@ fn transport_parameters() {
             ),
             ("reset_stream_at with a value", parameter(0x1d, &[1])),
         ] {
-            // What is put behind must not be there twice.
+            // Appended parameters must not occur twice.
             let without = |p: &mut TransportParameters| {
                 *p = TransportParameters {
                     original_destination_connection_id: p.original_destination_connection_id,
@@ -102,7 +102,7 @@ fn transport_parameters() {
         };
         assert_eq!(with_parameters(victim, other, &[]), WRONG);
     }
-    // RFC 9000 §18.2: what a server alone may send.
+    // RFC 9000 §18.2: what only a server may send.
     let preferred = [&[0; 24][..], &[8], &[1; 8], &[2; 16]].concat();
     for (what, more) in [
         (
@@ -119,7 +119,7 @@ fn transport_parameters() {
             "{what}"
         );
     }
-    // RFC 9000 §7.3, §9.6, §10.3: what a server says wrong.
+    // RFC 9000 §7.3, §9.6, §10.3: what a server may get wrong.
     let no_original = |p: &mut TransportParameters| p.original_destination_connection_id = None;
     assert_eq!(with_parameters(Side::Client, no_original, &[]), WRONG);
     let other_original = |p: &mut TransportParameters| {
@@ -171,7 +171,7 @@ fn tls_rules() {
     let certificate_request = [13, 0, 0, 3, 0, 0, 0];
     for victim in [Side::Client, Side::Server] {
         let mut duel = Duel::connected(victim, terms());
-        // A raw server's tickets went before.
+        // A raw server's tickets came first.
         let offset = duel.peer.crypto_sent(OneRtt);
         duel.send(OneRtt, &crypto(offset, &key_update));
         assert_eq!(
@@ -201,7 +201,7 @@ fn tls_rules() {
         );
     }
 
-    // §4.8: whatever is no handshake message is an alert of TLS.
+    // §4.8: anything that is not a handshake message causes a TLS alert.
     for victim in [Side::Client, Side::Server] {
         let mut duel = Duel::new(victim, terms());
         duel.send(Initial, &crypto(0, &[99, 0, 0, 4, 1, 2, 3, 4]));

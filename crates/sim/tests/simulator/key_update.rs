@@ -6,7 +6,7 @@ use squall_wire::Side;
 
 use crate::common::{lossy, secs, seeds, setup, sweep};
 
-/// 1 MB each way, with a key update of each side after so many packets.
+/// 1 MB each way, with a key update by each side after this many packets.
 fn run(seed: u64, after: [u64; 2], loss: f64) -> Result<[Stats; 2], Failure> {
     let mut setup = setup(seed, lossy(loss));
     setup.transport =

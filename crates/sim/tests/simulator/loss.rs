@@ -19,8 +19,8 @@ fn trials_end_as_they_have_to() {
         if dark.iter().any(|fault| report.faults.contains(fault)) {
             continue;
         }
-        // RFC 9002 §6.1: what was declared lost is about what the network lost, or jitter made
-        // late.
+        // RFC 9002 §6.1: the packets declared lost are roughly those that the network lost, or that
+        // jitter delayed.
         for stats in &report.stats {
             assert!(stats.packets_lost <= stats.packets_sent / 2, "{report:?}");
         }

@@ -1,5 +1,5 @@
 //! Pairs of endpoints on the virtual network. One program, which links once; `attacks` and `work`
-//! count allocations and time, and are programs of their own.
+//! count allocations and time, and are separate programs.
 
 mod ack_frequency;
 mod address;

@@ -34,13 +34,13 @@ fn wrong<T>(sim: &mut Simulation, what: &str) -> Result<T, Failure> {
     Err(sim.pair.failure(format!("{what}: {paths:?} {told:?}")))
 }
 
-/// All bytes arrive, and all that was begun about paths comes to an end; returns the client's moves
-/// told and failed.
+/// All bytes arrive, and everything begun on paths ends; returns how many of the client's moves
+/// were reported and how many failed.
 fn finish(sim: &mut Simulation) -> Result<(usize, usize), Failure> {
     sim.run_until(secs(60), "all bytes", Simulation::is_complete)?;
     sim.run_for(secs(15))?;
     for side in [Side::Client, Side::Server] {
-        // Of a late packet under an id that was retired since.
+        // Caused by a late packet under an id that has since been retired.
         let resets = sim.pair.stateless_resets(side);
         if resets > 0 {
             return wrong(sim, &format!("{side:?} has sent {resets} stateless resets"));
@@ -67,7 +67,7 @@ fn a_client_moves_to_a_path_that_it_has_validated() {
         sim.pair.network().add_address(Side::Client, SECOND);
         sim.pair.migrate(SECOND.ip(), Move::WhenValidated)?;
         let (moved, failed) = finish(&mut sim)?;
-        // Three challenges may be lost, one time in some hundred.
+        // Three challenges may be lost, about once in a hundred times.
         match (moved, failed) {
             (1, 0) if both_are_at(&mut sim, SECOND) => Ok(true),
             (0, 1) if !both_are_at(&mut sim, SECOND) => Ok(false),
@@ -82,7 +82,7 @@ fn a_client_moves_to_a_path_that_it_has_validated() {
 #[test]
 fn a_client_whose_address_is_gone_moves_at_once() {
     sweep(&seeds(30), |seed| {
-        // Enough that the transfer outlasts the validation: it may lose all challenges, and then
+        // Enough for the transfer to outlast the validation, which may lose all challenges; then
         // packets show where the client is.
         let mut sim = begun(setup(seed, lossy(0.05)), 2_000_000)?;
         sim.pair.network().add_address(Side::Client, SECOND);
@@ -138,7 +138,7 @@ fn a_client_follows_the_system_to_another_address() {
             sim.pair.network().add_address(Side::Client, SECOND);
             sim.pair.network().remove_address(Side::Client);
             sim.run_until(secs(10), what, Simulation::is_complete)?;
-            // The path is validated, and the application is told where it is.
+            // The path is validated, and the application is told the address.
             sim.run_for(secs(5))?;
             let moves = sim.party(Side::Client).moves.len();
             if !both_are_at(&mut sim, SECOND) || moves != 1 {
@@ -196,7 +196,7 @@ fn a_path_that_leads_nowhere_is_not_kept() {
         sweep(&seeds(20), |seed| {
             let mut sim = begun(setup(seed, lossy(0.05)), 500_000)?;
             let home = sim.pair.network().address(Side::Client);
-            // There is no such interface.
+            // The client has no such interface.
             sim.pair.migrate(SECOND.ip(), how)?;
             if finish(&mut sim)? != (0, 1) || !both_are_at(&mut sim, home) {
                 return wrong(&mut sim, "the client is not where it was");
@@ -339,7 +339,7 @@ fn a_server_may_forbid_it() {
     assert_eq!(refused, Err(MigrateError::Forbidden));
 }
 
-/// A server that wants its clients elsewhere.
+/// A server with a preferred address.
 fn with_preferred(seed: u64, loss: f64) -> Setup {
     let mut setup = setup(seed, lossy(loss));
     setup.transport[Side::Server as usize].preferred_ipv4 = Some(PREFERRED);
@@ -352,7 +352,7 @@ fn a_client_moves_to_the_servers_preferred_address() {
     for allow_migration in [true, false] {
         sweep(&seeds(20), |seed| {
             let mut setup = with_preferred(seed, 0.1);
-            // RFC 9000 §18.2: even where the client is not to move by itself.
+            // RFC 9000 §18.2: even if the client may not move by itself.
             setup.transport[Side::Server as usize].allow_migration = allow_migration;
             let mut sim = Simulation::new(setup, Plan::one_stream(500_000));
             sim.pair
@@ -405,13 +405,13 @@ fn a_client_may_stay_where_it_is() {
 /// How a client's address changes.
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    /// It has another socket: it knows of its move, and the system chooses the address.
+    /// It has another socket: it knows of the move, and the system chooses the address.
     NewSocket,
-    /// A NAT gives it another port: it knows nothing.
+    /// A NAT gives it another port: it does not notice.
     Rebinding,
-    /// Its system sends from another address: it notices when it hears from the server.
+    /// Its system sends from another address: it notices when it receives from the server.
     OtherAddress,
-    /// An application moves it to another address, and the old one is gone.
+    /// The application moves it to another address, and the old one is gone.
     Told,
 }
 
@@ -446,7 +446,7 @@ impl Change {
 // test: RFC 9000 §9.2: a long poll
 #[test]
 fn a_client_that_moves_while_the_server_thinks_gets_its_answer() {
-    // Without the parties, which answer at once.
+    // Without the parties, which would answer at once.
     let pass = |sim: &mut Simulation, time| {
         let end = sim.pair.now() + time;
         while sim.pair.now() < end {
@@ -488,7 +488,7 @@ fn a_client_that_moves_while_the_server_thinks_gets_its_answer() {
 // test: RFC 9000 §9.2, §9.3, §9.3.2
 #[test]
 fn a_client_that_moves_while_the_network_is_down_is_found_afterwards() {
-    // Of what the client sends, and of what the server sends.
+    // Losses of what the client sends, and of what the server sends.
     let losses = [
         (1.0, 1.0),
         (1.0, 0.0),
@@ -515,7 +515,7 @@ fn a_client_that_moves_while_the_network_is_down_is_found_afterwards() {
                 sim.run_for(secs(outage))?;
                 sim.pair.network().set_faults(Side::Client, lossy(0.0));
                 sim.pair.network().set_faults(Side::Server, lossy(0.0));
-                // The probe timeout has backed off by then.
+                // By then, the probe timeout has backed off.
                 let what = format!("{change:?}, {outage} s, {up} and {down} lost: all bytes");
                 sim.run_until(secs(15), &what, Simulation::is_complete)
             });

@@ -40,7 +40,7 @@ fn every_client_is_sent_a_retry() {
         let mut setup = faulty(seed);
         setup.tune = |_, config| config.retry_from = 0;
         let sim = transfer(setup)?;
-        // Each first packet without a token brings a Retry, even a repeated one, and never a
+        // Each first packet without a token causes a Retry, even a repeated one, and never a
         // connection.
         match (sim.pair.live(Side::Server), sim.pair.retries(Side::Server)) {
             (1, 1..) => Ok(()),

@@ -1,6 +1,6 @@
-//! Path MTU discovery (RFC 8899): what a path carries is found in a few round trips, also when
-//! nothing else is sent, and found again when it changes. Routers are never heard (RFC 9000
-//! §14.2.1): the network drops what is too large without a word.
+//! Path MTU discovery (RFC 8899): the path MTU is found in a few round trips, even if nothing else
+//! is sent, and found again when it changes. Routers are ignored (RFC 9000 §14.2.1): the network
+//! silently drops what is too large.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const ROUND_TRIP: Duration = Duration::from_millis(20);
 /// Sizes below the best that are good enough.
 const NEAR: usize = 16;
 
-/// Both ends look for sizes up to `limit` on a path that carries `max_payload`.
+/// Both ends search for sizes up to `limit` on a path that carries `max_payload`.
 fn with(seed: u64, limit: u16, max_payload: usize, faults: &Faults) -> Setup {
     let mut setup = setup(
         seed,
@@ -32,8 +32,8 @@ fn with(seed: u64, limit: u16, max_payload: usize, faults: &Faults) -> Setup {
     setup
 }
 
-/// A size that is configured is used from the first packet after the handshake, and given up where
-/// the path does not carry it.
+/// A configured size is used from the first packet after the handshake, and given up if the path
+/// does not carry it.
 #[test]
 fn a_size_that_is_known_needs_no_search() {
     for (max_payload, discovery) in [(1472, false), (1300, true), (1300, false)] {
@@ -114,7 +114,7 @@ fn an_idle_path_is_searched_in_a_few_round_trips() {
     }
 }
 
-/// Most connections send little, and gain nothing from larger packets. Others soon do.
+/// Most connections send little and gain nothing from larger packets. Others soon do.
 #[test]
 fn a_path_is_searched_once_that_pays() {
     for (bytes, searched) in [(8_000, false), (50_000, true)] {
@@ -189,7 +189,7 @@ fn a_path_that_shrinks_under_load_is_noticed() {
 #[test]
 fn a_path_that_grows_is_noticed_after_ten_minutes() {
     sweep(&seeds(20), |seed| {
-        // In order, and without loss: what is found at first is the size to the byte or nearly so.
+        // In order, and without loss: the first search finds the size to the byte, or nearly.
         let faults = Faults::default();
         let mut setup = with(seed, 1472, 1300, &faults);
         setup.transport[Side::Client as usize].keep_alive = Some(secs(20));
@@ -210,7 +210,7 @@ fn a_path_that_grows_is_noticed_after_ten_minutes() {
     });
 }
 
-/// Heavy loss is no black hole for long: what passes is found again.
+/// Heavy loss is not mistaken for a black hole for long: the size is found again.
 #[test]
 fn a_lossy_path_keeps_its_size() {
     sweep(&seeds(20), |seed| {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use squall_sim::{Plan, Setup, Simulation};
 use squall_wire::{Side, VERSION_1, VERSION_2};
 
-/// What a log wrote.
+/// The output of a log.
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
 
@@ -31,7 +31,7 @@ impl Sink {
     fn records(&self) -> Vec<Value> {
         let text = String::from_utf8(self.0.lock().expect("nobody panics").clone());
         let text = text.expect("JSON is UTF-8");
-        // RFC 7464: a separator before each record, a line end behind it.
+        // RFC 7464: a separator before each record, a line end after it.
         assert!(text.starts_with('\u{1e}') && text.ends_with('\n'));
         text.split('\u{1e}')
             .skip(1)

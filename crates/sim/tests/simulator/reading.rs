@@ -1,4 +1,4 @@
-//! How an application may read a stream: in the order of arrival, and with an ear for resets.
+//! How an application may read a stream: in order of arrival, and while watching for resets.
 
 use squall_core::{Event, ReadError};
 use squall_sim::{Duel, Terms, frames};
@@ -28,7 +28,7 @@ fn server(first: &[u8]) -> Duel {
     duel
 }
 
-/// The events of the stream that have come since the last call.
+/// The events of the stream since the last call.
 fn told(duel: &mut Duel) -> usize {
     duel.pump();
     let events = std::mem::take(&mut duel.events);
@@ -49,7 +49,7 @@ fn bytes_behind_a_gap_are_read_at_once() {
     let ordered = duel.victim().read(id(), 100);
     assert_eq!(ordered, Err(ReadError::IllegalOrderedRead));
     let _ = told(&mut duel);
-    // What comes again is given once.
+    // Repeated data is delivered once.
     duel.send(PacketType::OneRtt, &stream(0, b"abcdefg", false));
     assert_eq!(told(&mut duel), 1);
     let mut read = |max| duel.victim().read_unordered(id(), max);
@@ -58,13 +58,13 @@ fn bytes_behind_a_gap_are_read_at_once() {
     assert_eq!(duel.closed(), None);
 }
 
-/// Credit for the connection and the stream is given back as for a reader in order.
+/// Credit for the connection and the stream is returned as for an in-order reader.
 #[test]
 fn reading_out_of_order_gives_credit() {
     let mut duel = server(&stream(0, b"", false));
     let mut offset = 0;
     let piece = [7; 1000];
-    // Many times the credit that a stream begins with, every other piece first.
+    // Many times the initial credit of a stream, every other piece first.
     for _ in 0..4000 {
         for at in [offset + 1000, offset] {
             duel.send(PacketType::OneRtt, &stream(at, &piece, false));

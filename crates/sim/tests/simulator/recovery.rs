@@ -11,11 +11,11 @@ use crate::common::{ms, secs, seeds, setup, sweep};
 /// Bytes of a stream; a plan allows no larger ones.
 const STREAM: usize = 2_000_000;
 
-/// What transfers from client to server came to, of one seed each.
+/// The results of transfers from client to server, one per seed.
 struct Outcome {
     took: Duration,
     stats: Stats,
-    /// Datagrams of the client that the network lost or damaged.
+    /// The client's datagrams that the network lost or damaged.
     lost: u64,
 }
 
@@ -78,7 +78,7 @@ fn a_bad_network() {
             // Nearly half of all losses were spurious.
             assert!(outcome.stats.packets_lost * 10 < outcome.lost * 12);
         }
-        // 16.8 s without thresholds that adapt and reductions that are undone.
+        // 16.8 s without adaptive thresholds and undone reductions.
         assert!(mean(&outcomes) < secs(6), "{:?}", mean(&outcomes));
     }
 }
@@ -92,12 +92,12 @@ fn loss_without_delay() {
         ..Faults::default()
     };
     let outcomes = transfers(&faults, CongestionAlgorithm::Cubic, 5);
-    // 2.05 s where each probe timeout waits for the delay of acknowledgements.
+    // 2.05 s if each probe timeout includes the acknowledgement delay.
     assert!(mean(&outcomes) < ms(500), "{:?}", mean(&outcomes));
 }
 
-/// 20 MB over 100 Mbit/s and 40 ms, where 5 % of the packets are overtaken and none is lost but by
-/// a full queue.
+/// 20 MB over 100 Mbit/s and 40 ms, where 5 % of the packets are overtaken and none is lost except
+/// to a full queue.
 #[test]
 fn reordering_is_no_loss() {
     let faults = Faults {
@@ -132,6 +132,6 @@ fn bbr_keeps_its_rate_at_one_percent_loss() {
     let streams = 20;
     let outcomes = transfers(&faults, CongestionAlgorithm::Bbr, streams);
     let megabits = (8 * streams * STREAM) as f64 / 1e6 / mean(&outcomes).as_secs_f64();
-    // 36.6 where any loss in a round lowers the bounds, 45.4 without loss, the handshake included.
+    // 36.6 if any loss in a round lowers the bounds, 45.4 without loss, including the handshake.
     assert!(megabits >= 40.0, "{megabits:.1} Mbit/s");
 }

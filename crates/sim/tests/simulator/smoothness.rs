@@ -13,7 +13,7 @@ const RTT: Duration = Duration::from_millis(40);
 /// Bytes of a stream; a plan allows no larger ones.
 const STREAM: usize = 2_000_000;
 
-/// What 3 s and the 20 s after them came to.
+/// The results for the first 3 s and the 20 s after them.
 struct Outcome {
     /// Share of the packets that the queue dropped.
     loss: [f64; 2],
@@ -31,7 +31,7 @@ fn send(mbit_per_s: u64) -> Outcome {
         ..Faults::default()
     };
     let mut setup = setup(1, faults);
-    // Acknowledgements have a way of their own.
+    // Acknowledgements have a separate path.
     setup.faults[Side::Server as usize] = Faults {
         delay: RTT / 2,
         ..Faults::default()
@@ -78,7 +78,7 @@ fn a_short_queue() {
             used[0],
             used[1]
         );
-        // With quanta of a quarter of the window and credit of four packets for a full one, 10
+        // With quanta of a quarter of the window and credit of four packets for a full window, 10
         // Mbit/s lost 4.4 and 5.5 %.
         assert!(loss[0] < most[0] && loss[1] < most[1], "{loss:?}");
         assert!(used[1] > 0.75, "{used:?}");

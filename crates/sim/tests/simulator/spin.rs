@@ -37,20 +37,20 @@ fn the_bit_turns_once_a_round_trip_on_most_connections() {
     let runs = sweep(&seeds(48), |seed| observe(seed, [true; 2]));
     let mut spinning = 0;
     for (edges, trips) in &runs {
-        // Still at one end: not a wave but one edge, if any.
+        // Constant at one end: no wave, and one edge at most.
         if edges.iter().any(|e| *e <= 1) {
             continue;
         }
         spinning += 1;
         for edges in edges {
-            // Packets wait for acknowledgements, so that some round trips are longer than the way.
+            // Packets wait for acknowledgements, so that some round trips exceed the path's.
             assert!(
                 (trips * 6 / 10..=trips + 2).contains(edges),
                 "{edges} in {trips}"
             );
         }
     }
-    // Each end is still on one path in sixteen: the wave is missing on one in eight.
+    // Each end disables it on one path in sixteen: the wave is missing on one in eight.
     let few = runs.len() * 7 / 10;
     assert!(
         runs.len() == 1 || (few..runs.len()).contains(&spinning),

@@ -86,7 +86,7 @@ fn its_rate_is_kept_whatever_is_lost() {
             .pacing(pacing)
             .congestion_controller(Some(factory.clone()));
         for (seconds, reductions) in transfer(&config) {
-            // 2 MB, 5 % of it twice, and the ends of it as probe timeouts have them.
+            // 2 MB, 5 % of it twice, and the tail's probe timeouts.
             assert!((2.0..2.6).contains(&seconds), "{seconds} s");
             assert_eq!(reductions, 0);
         }

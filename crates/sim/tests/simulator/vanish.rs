@@ -42,12 +42,12 @@ fn the_other_side_ends_with_the_idle_timeout() {
             let probes = sim.pair.stats(silent.peer()).datagrams_sent;
             let (time, reason) = until_end(&mut sim, silent.peer(), secs(100)).unwrap();
             assert_eq!(reason, CloseReason::IdleTimeout);
-            // What was under way is still received, and the first packet sent after that restarts
+            // Packets in flight are still received, and the first packet sent after that restarts
             // the timer.
             assert!((ms(29_500)..secs(31)).contains(&time), "{time:?}");
             let probes = sim.pair.stats(silent.peer()).datagrams_sent - probes;
-            // RFC 9002 §6.2.1: two datagrams for each doubling of the probe timeout, after the
-            // window's rest.
+            // RFC 9002 §6.2.1: two datagrams for each doubling of the probe timeout, after the rest
+            // of the window.
             assert!(
                 (2..100).contains(&probes),
                 "{probes} datagrams into the void"
@@ -162,8 +162,8 @@ fn settings_decide_how_long_it_takes() {
     }
 }
 
-/// With a short round trip all doublings of the probe timeout are over within seconds. The timer of
-/// a server that may send nothing more must stop then, not be due for ever.
+/// With a short round trip, all doublings of the probe timeout are over within seconds. The timer
+/// of a server that may send nothing more must then stop rather than be due for ever.
 #[test]
 fn a_client_that_vanishes_behind_its_hello_costs_the_server_nothing() {
     let seeds: Vec<u64> = (0..90).collect();
@@ -192,8 +192,8 @@ fn a_client_that_vanishes_behind_its_hello_costs_the_server_nothing() {
     });
 }
 
-/// Who waits for data sends PINGs ever more rarely. Once the distance no longer doubles, the timer
-/// must still move on: it was due at once, for ever, after 1,024 times the first distance.
+/// A waiting end sends PINGs ever more rarely. Once the interval no longer doubles, the timer must
+/// still advance: it was due at once, for ever, after 1,024 times the first interval.
 #[test]
 fn a_server_that_stays_silent_is_probed_rarely() {
     let mut setup = setup(1, Faults::default());

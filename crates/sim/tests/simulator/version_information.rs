@@ -7,7 +7,7 @@ use squall_wire::{
     Side, TransportErrorCode, TransportParameters, VERSION_1, VERSION_2, VersionInformation,
 };
 
-/// How a handshake in version 1 ends with a peer that declares this.
+/// How a handshake in version 1 ends with a peer that declares these versions.
 fn ends(victim: Side, versions: &[u32], info: Option<VersionInformation>) -> Option<u64> {
     let mut duel = Duel::new(
         victim,
@@ -31,7 +31,7 @@ fn the_chosen_version_is_the_one_in_use() {
     let wrong = Some(TransportErrorCode::VERSION_NEGOTIATION_ERROR.0);
     let malformed = Some(TransportErrorCode::TRANSPORT_PARAMETER_ERROR.0);
     for (victim, versions, info, expected) in [
-        // A client in version 1, which nobody has changed.
+        // A client in version 1, which has not been changed.
         (Side::Client, both, None, None),
         (Side::Client, both, info(VERSION_1, both), None),
         (Side::Client, both, info(VERSION_1, &[]), None),

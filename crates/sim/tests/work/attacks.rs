@@ -1,4 +1,4 @@
-//! The attacks: what a peer may send to make a victim work.
+//! The attacks: what a peer may send to cost a victim work.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -75,8 +75,8 @@ fn ack(ranges: impl Iterator<Item = RangeInclusive<u64>> + Clone) -> Vec<u8> {
     })
 }
 
-/// Many ACK frames in a packet, each over all that is in flight but the oldest packet; `vary` has
-/// each begin elsewhere.
+/// Many ACK frames in a packet, each covering everything in flight except the oldest packet; with
+/// `vary`, each begins elsewhere.
 fn acks_over_the_flight(window: u64, vary: bool) -> Cost {
     let (mut duel, open) = loaded(window);
     let oldest = *open[0].start();
@@ -100,7 +100,7 @@ fn acks_over_the_flight(window: u64, vary: bool) -> Cost {
     }
 }
 
-/// Every other packet in flight is acknowledged, by ranges that come in this order.
+/// Every other packet in flight is acknowledged, by ranges in this order.
 fn every_other_acknowledged(window: u64, order: fn(usize, usize) -> usize) -> Cost {
     let (mut duel, open) = loaded(window);
     let numbers: Vec<u64> = open.iter().cloned().flatten().collect();
@@ -124,7 +124,7 @@ fn every_other_acknowledged(window: u64, order: fn(usize, usize) -> usize) -> Co
 /// Frames of one acknowledged packet each, in an order that puts each between others.
 fn single_acknowledgements(window: u64) -> Cost {
     let (mut duel, open) = loaded(window);
-    // The largest first, so that all below is lost at once, and acknowledged after that in no
+    // The largest first, so that everything below is lost at once, and then acknowledged in no
     // order.
     let numbers: Vec<u64> = open.iter().cloned().flatten().collect();
     let count = numbers.len();
@@ -200,8 +200,8 @@ fn uni(index: u64) -> StreamId {
     StreamId::new(Side::Client, Direction::Unidirectional, index)
 }
 
-/// A server that has many streams, which all wait for the connection's credit, and a peer that
-/// gives it byte by byte.
+/// A server that has many streams, which all wait for connection credit, and a peer that grants it
+/// byte by byte.
 fn credit_for_many(streams: u64) -> Cost {
     let terms = Terms {
         parameters: Box::new(move |p| {
@@ -223,7 +223,7 @@ fn credit_for_many(streams: u64) -> Cost {
     duel.peer.received.clear();
     duel.measure(cpu);
     for limit in 4097..4097 + 2000 {
-        // What was sent is acknowledged, so that the congestion window never holds it up.
+        // Sent packets are acknowledged, so that the congestion window is never full.
         let received = duel.peer.numbers[2].iter().rev().take(60).cloned();
         let mut payload = ack(received);
         payload.extend(frames(|w| write::max_data(w, limit)));
@@ -265,7 +265,7 @@ fn handshake_byte_by_byte(ticket: bool) -> Cost {
     }
 }
 
-/// Streams in turn, each of which gets its next byte.
+/// Streams in turn, each getting its next byte.
 fn bytes_of_many_streams(streams: u64) -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     let mut n = 0;
@@ -288,7 +288,7 @@ fn bytes_of_many_streams(streams: u64) -> Cost {
     }
 }
 
-/// Packets that are dropped unacknowledged, since no room is left for more pieces, each of them
+/// Packets that are dropped unacknowledged, since there is no room for more pieces, each sent
 /// twice.
 fn dropped_for_want_of_room() -> Cost {
     let terms = Terms {
@@ -300,7 +300,7 @@ fn dropped_for_want_of_room() -> Cost {
         ..Terms::default()
     };
     let mut duel = victim(Side::Server, terms);
-    // As many cells as there is room for, and some.
+    // As many cells as there is room for, and some more.
     let mut offsets = (1..1 << 14).map(|i| 64 * i - 2);
     let payloads: Vec<_> = (0..120)
         .map(|_| {
@@ -359,7 +359,7 @@ fn streams_opened(reset: bool) -> Cost {
         duel.peer.received.clear();
         let next = duel.peer.largest_received().unwrap_or(0);
         duel.send(OneRtt, &ack([next..=next].into_iter()));
-        // Half of the allowance at least is back by now.
+        // At least half of the allowance is back by now.
         limit -= TransportConfig::default().max_concurrent_uni_streams / 2 + 1;
     }
     assert_eq!(duel.closed(), None);
@@ -369,7 +369,7 @@ fn streams_opened(reset: bool) -> Cost {
     }
 }
 
-/// Datagrams as they are.
+/// Delivers datagrams as they are.
 fn raw(duel: &mut Duel, datagrams: impl IntoIterator<Item = Vec<u8>>) -> Cost {
     for datagram in datagrams {
         duel.deliver(&datagram);
@@ -377,7 +377,7 @@ fn raw(duel: &mut Duel, datagrams: impl IntoIterator<Item = Vec<u8>>) -> Cost {
     Cost::from(&*duel)
 }
 
-/// Datagrams of this size that look like 1-RTT packets and are none.
+/// Datagrams of this size that look like 1-RTT packets but are not.
 fn garbage(size: usize) -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     let genuine = duel.peer.datagram(OneRtt, &[ty::PING as u8; 30]);
@@ -393,7 +393,7 @@ fn garbage(size: usize) -> Cost {
     raw(&mut duel, junk)
 }
 
-/// Packets with every other number, in an order in which each lies between others.
+/// Packets with every other number, in an order that puts each between others.
 fn numbers_out_of_order() -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     let order = (0..5000_u64).map(|n| 1000 + 128 * (n / 64) + 2 * (n * 37 % 64));
@@ -409,14 +409,14 @@ fn numbers_out_of_order() -> Cost {
     raw(&mut duel, datagrams)
 }
 
-/// One packet that comes again and again.
+/// One packet that arrives again and again.
 fn copies() -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     let datagram = duel.peer.datagram(OneRtt, &[ty::PING as u8; 1000]);
     raw(&mut duel, vec![datagram; 3000])
 }
 
-/// A datagram of many packets that are nothing.
+/// A datagram of many meaningless packets.
 fn coalesced_junk(first: u8, established: bool) -> Cost {
     let mut duel = if established {
         victim(Side::Server, Terms::default())
@@ -437,12 +437,12 @@ fn coalesced_junk(first: u8, established: bool) -> Cost {
         .map(|_| (0..22).flat_map(|_| packet(1)).collect::<Vec<u8>>())
         .collect();
     let mut cost = raw(&mut duel, datagrams);
-    // Eight packets of a datagram are looked at.
+    // Eight packets of a datagram are examined.
     cost.packets = 7 * 1000;
     cost
 }
 
-/// Unknown versions, versions to choose from, and first packets that do not open.
+/// Unknown versions, Version Negotiation packets, and first packets that do not open.
 fn strangers(kind: u32) -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     let datagrams: Vec<_> = (0..1000_u32)
@@ -504,7 +504,7 @@ fn crypto(offset: u64, data: &[u8]) -> Vec<u8> {
     })
 }
 
-/// What comes to a connection that has ended, by our hand or the peer's.
+/// Packets to a connection that has ended, closed by us or by the peer.
 fn after_the_end(draining: bool) -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     if draining {
@@ -524,7 +524,7 @@ fn after_the_end(draining: bool) -> Cost {
     raw(&mut duel, datagrams)
 }
 
-/// Ids that come and retire the one before, each acknowledged by what the peer sends.
+/// Ids that each retire the previous one, each acknowledged by what the peer sends.
 fn ids() -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     for n in 1..1000_u64 {

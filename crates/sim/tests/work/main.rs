@@ -1,12 +1,12 @@
 //! What hostile bytes cost: row 48 of the threat table in `SECURITY.md`.
 //!
-//! Handling `n` bytes of input costs at most `a + b * n`: `b` is 20 times what a byte of bulk data
-//! costs, and `a` is stated for a datagram, a packet, a stream and a handshake. Bulk is measured in
-//! the same run, by the same clock, which is the CPU time of the thread: how fast or busy the
-//! machine is does not matter. Each attack is tried a few times in turns with bulk, and only the
-//! best of them has to keep the rule, for what disturbs a measurement only ever adds to it.
+//! Handling `n` bytes of input costs at most `a + b * n`: `b` is 20 times the cost of a byte of
+//! bulk data, and `a` is stated for a datagram, a packet, a stream and a handshake. Bulk is
+//! measured in the same run, by the same clock, which is the CPU time of the thread: so the
+//! machine's speed and load do not matter. Each attack is tried a few times, alternating with bulk,
+//! and only the best try has to keep the rule, since disturbances only ever add to a measurement.
 //!
-//! It needs optimised code and is ignored elsewhere:
+//! It needs optimised code and is ignored otherwise:
 //!
 //! ```sh
 //! cargo test --profile sim -p squall-sim --test work -- --ignored --nocapture
@@ -33,8 +33,8 @@ const BYTE: f64 = 20.0;
 /// costs least (0.17 ns a byte) and ACK frames of five bytes, at 29 ns each, come closest to the
 /// limit.
 const DATAGRAM: f64 = 25_000.0;
-/// `a` of each further packet in it, and of each packet sent whose fate becomes known: about what
-/// its bytes are worth.
+/// `a` of each further packet in it, and of each packet sent whose fate becomes known: about the
+/// cost of its bytes.
 const PACKET: f64 = 1_200.0;
 /// `a` of a stream that the peer opens and ends.
 const STREAM: f64 = 1_000.0;
@@ -42,9 +42,9 @@ const STREAM: f64 = 1_000.0;
 const HANDSHAKE: f64 = 1_000_000.0;
 /// Bytes of a packet's payload.
 const PAYLOAD: usize = 1150;
-/// Datagrams that come at once.
+/// Datagrams that arrive at once.
 const BUNDLE: usize = 32;
-/// Times that an attack is measured, and times at most while it costs too much.
+/// How often an attack is measured, and how often at most while it costs too much.
 const TRIES: usize = 3;
 const MOST_TRIES: usize = 12;
 
@@ -67,7 +67,7 @@ fn path() -> Path {
     }
 }
 
-/// Work done, and what `a` was spent on beside datagrams.
+/// Work done, and what `a` was spent on besides datagrams.
 #[derive(Default)]
 struct Cost {
     work: Work,
@@ -86,7 +86,7 @@ impl From<&Duel> for Cost {
 }
 
 impl Cost {
-    /// In bytes of bulk data, what the rule grants.
+    /// What the rule grants, in bytes of bulk data.
     fn granted(&self) -> f64 {
         let Work {
             bytes, datagrams, ..
@@ -94,7 +94,7 @@ impl Cost {
         BYTE * bytes[0] as f64
             + 2.0 * bytes[1] as f64
             + DATAGRAM * datagrams[0] as f64
-            // What is sent is bulk data, or an answer in a packet of its own.
+            // What is sent is bulk data, or an answer in its own packet.
             + DATAGRAM / 4.0 * datagrams[1] as f64
             + PACKET * self.packets as f64
             + STREAM * self.streams as f64
@@ -139,7 +139,7 @@ fn flood(duel: &mut Duel, packet: PacketType, payloads: impl IntoIterator<Item =
     }
 }
 
-/// Bulk data of one stream, read as it comes: nanoseconds a byte of payload.
+/// Bulk data of one stream, read as it arrives: nanoseconds per byte of payload.
 fn bulk() -> f64 {
     let mut duel = victim(Side::Server, Terms::default());
     let id = StreamId::new(Side::Client, Direction::Unidirectional, 0);

@@ -1,5 +1,4 @@
-//! Makes the two networks, starts both processes, has faults come and go, and judges what is
-//! reported.
+//! Creates the two networks, starts both processes, injects faults, and judges the reports.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -13,16 +12,16 @@ use crate::content::Random;
 use crate::faults::{FAULTS, Fault, SERVER};
 use crate::judge::{Sample, growth};
 
-/// Every tool that the faults are made with.
+/// The tools that produce the faults.
 const TOOLS: [&str; 7] = ["unshare", "nsenter", "ip", "tc", "nft", "prlimit", "sh"];
-/// Failures that are printed; more are counted.
+/// Failures that are printed; further ones are only counted.
 const SHOWN: usize = 50;
 /// How long a process may be silent while nothing is wrong.
 const SILENCE: Duration = Duration::from_secs(20);
-/// What the end of all connections may take: the idle timeout, and some.
+/// How long all connections may take to end: the idle timeout and a margin.
 const DRAIN: Duration = Duration::from_secs(40);
 
-/// Runs this program again in a network of its own.
+/// Runs this program again in its own network namespace.
 pub(crate) fn enter(arguments: &[String]) -> ExitCode {
     for tool in TOOLS {
         let found = Command::new("sh")
@@ -58,8 +57,7 @@ enum Word {
     End(&'static str),
 }
 
-/// The server or the client. Killed when dropped, and when the conductor dies its standard input
-/// ends.
+/// The server or the client. Killed when dropped; if the conductor dies, its standard input ends.
 struct Process {
     name: &'static str,
     child: Child,
@@ -92,7 +90,7 @@ impl Process {
     }
 
     fn say(&mut self, what: &str) {
-        // One that is gone is found out by its end.
+        // A process that is gone is noticed by its end of output.
         let _ = writeln!(self.input, "{what}").and_then(|()| self.input.flush());
     }
 
@@ -119,13 +117,13 @@ impl Drop for Process {
     }
 }
 
-/// What is in force.
+/// What is in effect.
 enum Weather {
-    /// A fault, until then.
+    /// A fault, until this time.
     Fault(&'static Fault, Instant),
-    /// Its effects, until then.
+    /// Its after-effects, until this time.
     Recovery(Instant),
-    /// Nothing, until then.
+    /// Nothing, until this time.
     Calm(Instant),
 }
 
@@ -134,14 +132,14 @@ struct Conductor {
     random: Random,
     server: Process,
     client: Process,
-    /// The last number of the client's address.
+    /// The last octet of the client's address.
     address: u8,
-    /// Those that come before any comes again.
+    /// Faults that come before any is repeated.
     deck: Vec<&'static Fault>,
     counts: BTreeMap<&'static str, u64>,
     failures: Vec<String>,
     errors: Vec<String>,
-    /// Connections that the client still had at its end.
+    /// Connections that the client still had when it ended.
     left: Option<u64>,
 }
 
@@ -156,7 +154,7 @@ pub(crate) fn run(asked: Asked) -> ExitCode {
     conductor.report()
 }
 
-/// Runs a shell script in the client's network; what it prints is returned.
+/// Runs a shell script in the client's network; returns its output.
 fn shell(script: &str, variables: &[(&str, String)]) -> Result<String, String> {
     let script = format!("set -e\nfar() {{ nsenter -t $SERVER -n \"$@\"; }}\n{script}");
     let run = Command::new("sh")
@@ -266,7 +264,7 @@ impl Conductor {
         }
     }
 
-    /// The next fault begins.
+    /// Begins the next fault.
     fn begin(&mut self) -> Weather {
         if self.deck.is_empty() {
             self.deck = FAULTS.iter().collect();
@@ -316,7 +314,7 @@ impl Conductor {
         }
     }
 
-    /// Faults and calms in turn, until the time is over.
+    /// Alternates faults and calms until the time is up.
     fn conduct(&mut self, time: Duration, words: &Receiver<Word>) {
         let interval = (time / 60).clamp(Duration::from_secs(5), Duration::from_secs(60));
         let mut lines = 0;
@@ -327,8 +325,8 @@ impl Conductor {
             weather = match weather {
                 Weather::Fault(fault, until) if now >= until => {
                     self.end(fault);
-                    // Probe timeouts have doubled meanwhile, and who has lost a connection learns
-                    // it by a timeout.
+                    // Probe timeouts have doubled meanwhile, and an end that has lost its
+                    // connection learns of it only by a timeout.
                     let lasted = Duration::from_millis(fault.ms.end);
                     Weather::Recovery(now + lasted + Duration::from_secs(3))
                 }
@@ -383,7 +381,7 @@ impl Conductor {
         }
     }
 
-    /// The client ends; then the server has to find itself alone.
+    /// Ends the client; then the server must end up with no connections.
     fn drain(&mut self, words: &Receiver<Word>) {
         let first = self
             .server
@@ -479,7 +477,7 @@ impl Conductor {
     }
 }
 
-/// 2 to 250, and again.
+/// 2 to 250, then around again.
 fn next(address: u8) -> u8 {
     if address >= 250 { 2 } else { address + 1 }
 }

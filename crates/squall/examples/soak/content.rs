@@ -1,6 +1,5 @@
-//! What travels: bytes that follow from a transfer's number and their place, so that each end can
-//! tell whether they are right without a copy of them, and the head of a stream that says what its
-//! server should do.
+//! What is sent: bytes derived from a transfer's number and their offset, so that each end can
+//! check them without a copy, and the head of a stream, which says what its server should do.
 
 use squall::Bytes;
 
@@ -12,7 +11,7 @@ pub(crate) fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Numbers that follow from a seed.
+/// Numbers derived from a seed.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -21,7 +20,7 @@ impl Random {
         mix(self.0)
     }
 
-    /// One of `from..to`.
+    /// A number in `from..to`.
     pub(crate) fn within(&mut self, from: u64, to: u64) -> u64 {
         from + self.next() % (to - from)
     }
@@ -50,7 +49,7 @@ impl Check {
         Self { id, offset: 0 }
     }
 
-    /// Takes the next bytes.
+    /// Checks the next bytes.
     ///
     /// # Errors
     /// They are not those of the transfer; the text says where.
@@ -71,13 +70,13 @@ impl Check {
 pub(crate) enum Kind {
     /// Send `len` bytes.
     Get,
-    /// `len` bytes come; remember that they came.
+    /// `len` bytes follow; remember that they arrived.
     Put,
-    /// `len` bytes come; answer with the same.
+    /// `len` bytes follow; send them back.
     Echo,
-    /// Did all of upload `id` come? One byte is the answer.
+    /// Did all of upload `id` arrive? The answer is one byte.
     Ask,
-    /// As `Get`, by a handler that is aborted on the way.
+    /// As `Get`, with a handler that is aborted midway.
     Broken,
 }
 

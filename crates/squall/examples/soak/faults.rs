@@ -1,7 +1,7 @@
 //! What goes wrong, and how: a shell script that begins it and one that ends it. Both run in the
 //! client's network; `far COMMAND` runs in the server's. `$SERVER` and `$CLIENT` are the processes,
 //! `$OLD` and `$NEW` the client's address and its next one, `$ROUTE` the command that makes `$NEW`
-//! the way to the server. What a script prints is said to the client.
+//! the way to the server. What a script prints is passed to the client.
 
 use std::ops::Range;
 
@@ -15,12 +15,12 @@ pub(crate) struct Fault {
     pub(crate) end: &'static str,
     /// How long it lasts.
     pub(crate) ms: Range<u64>,
-    /// The client's address is another one afterwards.
+    /// Whether the client has a different address afterwards.
     pub(crate) moves: bool,
 }
 
 const NO_TABLE: &str = "nft delete table inet soak";
-/// Bundles were cut before the link, so that the rules saw packets.
+/// Bundles were split before the link, so the rules saw packets.
 const NO_TABLES: &str = "nft delete table inet soak; far nft delete table inet soak
     ip link set c0 gso_max_segs 65535; far ip link set s0 gso_max_segs 65535";
 const NO_SHAPER: &str = "tc qdisc del dev c0 root; far tc qdisc del dev s0 root";
@@ -47,8 +47,8 @@ const fn moves(fault: Fault) -> Fault {
     }
 }
 
-/// All of them; connections live for 10 seconds without a word, so most survive all but the long
-/// black hole.
+/// All of them; connections survive 10 seconds of silence, so most outlive all but the long black
+/// hole.
 pub(crate) const FAULTS: &[Fault] = &[
     fault(
         "black hole",
@@ -93,7 +93,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         NO_TABLES,
         3_000..10_000,
     ),
-    // The server is not there, say the routers: nobody may believe it.
+    // Routers report the server as unreachable: neither end may believe them.
     fault(
         "port unreachable",
         "nft 'table inet soak { chain out { type filter hook output priority 0;
@@ -115,7 +115,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         NO_SHAPER,
         5_000..12_000,
     ),
-    // More than a second of queue, so that sockets fill up and the kernel says so.
+    // More than a second of queue, so that sockets fill up and the kernel reports it.
     fault(
         "a link of 5 Mbit/s behind a long queue",
         "tc qdisc add dev c0 root tbf rate 5mbit burst 32kb limit 1000000

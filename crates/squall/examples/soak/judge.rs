@@ -1,4 +1,4 @@
-//! What the samples of a process say: does it take ever more?
+//! Judges the samples of a process: does it use ever more?
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ pub(crate) struct Sample {
     pub(crate) at: u64,
     pub(crate) rss_kb: u64,
     pub(crate) descriptors: u64,
-    /// What it says of itself.
+    /// What it reports about itself.
     pub(crate) counts: BTreeMap<String, u64>,
 }
 
@@ -19,7 +19,7 @@ impl Sample {
         self.counts.get(name).copied().unwrap_or_default()
     }
 
-    /// In a line of the report.
+    /// As a line of the report.
     pub(crate) fn line(&self) -> String {
         let mut text = String::new();
         let (rss, descriptors) = (self.rss_kb / 1024, self.descriptors);
@@ -29,11 +29,11 @@ impl Sample {
     }
 }
 
-/// What may differ between quarters of a run that is steady.
+/// How much quarters of a steady run may differ.
 struct Bound {
     name: &'static str,
     of: fn(&Sample) -> u64,
-    /// The last quarter's median may be this much more than the second's, in percent and in all.
+    /// How far the last quarter's median may exceed the second's, in percent and in absolute terms.
     percent: u64,
     more: u64,
 }
@@ -65,8 +65,8 @@ fn median(samples: &[Sample], of: fn(&Sample) -> u64) -> u64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Compares the last quarter with the second one; the first is for warming up. Returns a line for
-/// each figure, and what grew beyond its bound.
+/// Compares the last quarter with the second one; the first is warm-up. Returns a line per figure,
+/// and the figures that grew beyond their bounds.
 pub(crate) fn growth(who: &str, samples: &[Sample]) -> (Vec<String>, Vec<String>) {
     let quarter = samples.len() / 4;
     let (mut lines, mut failures) = (Vec::new(), Vec::new());

@@ -1,5 +1,4 @@
-//! The client's process: lanes of work that each go round until the end, on connections of their
-//! own.
+//! The client's process: lanes of work that each loop until the end, on their own connections.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,13 +18,13 @@ use crate::pulse::{Moving, Pulse, Trouble, fail};
 
 /// Both ends name the protocol that they speak (RFC 7301).
 pub(crate) const ALPN: &[u8] = b"soak";
-/// What is written and read at a time.
+/// Bytes written and read at a time.
 pub(crate) const CHUNK: usize = 64 << 10;
 
-/// Of the sockets, in bytes.
+/// Send buffer of the sockets, in bytes.
 pub(crate) const SEND_BUFFER: usize = 128 << 10;
 
-/// Both ends' settings: windows for a fast link, and no more than 10 seconds without a word.
+/// Both ends' settings: windows for a fast link, and no more than 10 seconds of silence.
 pub(crate) fn transport() -> TransportConfig {
     TransportConfig::default().max_idle_timeout(Duration::from_secs(10))
 }
@@ -39,14 +38,14 @@ struct Client {
     seed: u64,
 }
 
-/// A connection, and the calm in which it began.
+/// A connection, and the calm period in which it began.
 struct Link {
     connection: Connection,
     since: Option<u64>,
 }
 
 pub(crate) fn run(certificate: &str, seed: u64) -> ExitCode {
-    // Two threads: lanes run beside each other as in an application, and beside the endpoint's
+    // Two threads: lanes run in parallel, as in an application, and in parallel with the endpoint's
     // workers.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -122,7 +121,7 @@ fn bind(config: &ClientConfig) -> std::io::Result<Endpoint> {
 }
 
 impl Client {
-    /// A number that nobody else has.
+    /// A number that is used only once.
     fn id(&self) -> u64 {
         mix(self.seed ^ self.next.fetch_add(1, Ordering::Relaxed) << 20)
     }
@@ -143,7 +142,7 @@ impl Client {
         Ok(Link { connection, since })
     }
 
-    /// Connects, works, closes; says what went wrong, or returns what came of it.
+    /// Connects, works, closes; reports what went wrong, or returns the result.
     async fn on_a_connection<F, T>(
         &self,
         name: &str,
@@ -187,7 +186,7 @@ impl Client {
         Ok(())
     }
 
-    /// Reads to the end what has to be `len` bytes of content `id`, after each chunk a pause.
+    /// Reads to the end, which must give `len` bytes of content `id`; pauses after each chunk.
     async fn read(
         &self,
         moving: &Moving,
@@ -249,8 +248,8 @@ impl Client {
         Head { kind, id, len }
     }
 
-    /// Asks until the server has read all of an upload: what was acknowledged may wait to be read,
-    /// but not for long.
+    /// Asks until the server has read all of an upload: acknowledged data may wait to be read, but
+    /// not for long.
     async fn find(&self, id: u64) {
         let _moving = self
             .pulse
@@ -295,7 +294,7 @@ async fn steady(client: &Client, random: &mut Random) {
     client.on_a_connection::<_, ()>("steady", work).await;
 }
 
-/// Megabytes to the server; once they are acknowledged, the connection may go.
+/// Megabytes to the server; once they are acknowledged, the connection may end.
 async fn upload(client: &Client, random: &mut Random) {
     let head = client.head(Kind::Put, random.within(1, 6_000_000));
     let work = |connection: Connection| async move {
@@ -319,7 +318,7 @@ async fn download(client: &Client, random: &mut Random) {
     client.on_a_connection("download", work).await;
 }
 
-/// Megabytes there and back at once, on a few streams.
+/// Megabytes in both directions at once, on a few streams.
 async fn both_ways(client: &Client, random: &mut Random) {
     let lens = [0; 3].map(|_: u64| random.within(1, 2_000_000));
     let work = |connection: Connection| async move {
@@ -346,7 +345,7 @@ async fn requests(client: &Client, random: &mut Random) {
     client.on_a_connection("requests", work).await;
 }
 
-/// Datagrams, which come back or not, but never with other content.
+/// Datagrams, which may be lost, but never come back with other content.
 async fn datagrams(client: &Client, random: &mut Random) {
     let work = |connection: Connection| async move {
         let sending = async {
@@ -354,7 +353,7 @@ async fn datagrams(client: &Client, random: &mut Random) {
                 let id = random.next();
                 let len = random.within(0, 1_100) as usize;
                 let datagram = [&id.to_be_bytes()[..], &content(id, 0, len)].concat();
-                // Larger than fits at the moment is no matter.
+                // It does not matter if it is too large at the moment.
                 let _ = connection.send_datagram(Bytes::from(datagram));
                 sleep(Duration::from_millis(2)).await;
             }
@@ -387,8 +386,7 @@ async fn slow_reader(client: &Client, random: &mut Random) {
     client.on_a_connection("slow download", work).await;
 }
 
-/// Leaves in the middle of transfers: by closing, by dropping everything, or with tasks that are
-/// aborted.
+/// Leaves in the middle of transfers: by closing, by dropping everything, or by aborting tasks.
 async fn leave(client: &Arc<Client>, random: &mut Random) {
     let Ok(link) = client.connect(&client.endpoint).await else {
         return;
@@ -438,14 +436,14 @@ async fn give_up_streams(client: &Client, random: &mut Random) {
             }
             match way {
                 0 => broken(&moving, &mut recv, head).await?,
-                // Nobody minds if all was delivered before.
+                // It does not matter if everything was delivered before.
                 1 => drop(send.reset(7)),
                 2 => drop(send.reset_at(7, Head::LEN as u64)),
                 3 => drop(recv.stop(7)),
                 _ => {}
             }
         }
-        // All that lies behind is forgotten: a request is served as ever.
+        // None of this has lasting effects: a request is served as usual.
         client
             .echo(
                 "a request after streams that were given up",
@@ -457,7 +455,7 @@ async fn give_up_streams(client: &Client, random: &mut Random) {
     client.on_a_connection("streams given up", work).await;
 }
 
-/// What comes of a handler that is aborted: a part of the content, then a reset; or all of it.
+/// The result of an aborted handler: a part of the content, then a reset; or all of it.
 async fn broken(moving: &Moving, recv: &mut RecvStream, head: Head) -> Result<(), Trouble> {
     let mut check = Check::of(head.id);
     loop {
@@ -475,7 +473,7 @@ async fn broken(moving: &Moving, recv: &mut RecvStream, head: Head) -> Result<()
     }
 }
 
-/// Begins to connect and loses interest.
+/// Begins to connect, then gives up.
 async fn give_up_connecting(client: &Client, random: &mut Random) {
     let address = (SERVER, PORT);
     let Ok(address) = format!("{}:{}", address.0, address.1).parse() else {

@@ -10,11 +10,11 @@
 //!   client ◄──── veth, its own network ───► server      each a process: `load`, `server`
 //!        └─ content, pulse: is the data right, does it move while nothing is wrong ─┘
 //! ```
-//! The conductor makes the namespaces, starts both processes, and tells them when a fault begins
-//! (`fault`) and when its effects should be over (`calm`). They report a sample each second and
-//! whatever is wrong at once. The run fails if a worker ends, data is wrong, an acknowledged upload
-//! is lost, a transfer stands still or a connection fails without a fault, or if memory or
-//! descriptors are higher in the last quarter than in the second one.
+//! The conductor creates the namespaces, starts both processes, and tells them when a fault begins
+//! (`fault`) and when its effects should be over (`calm`). They report a sample each second, and
+//! anything wrong at once. The run fails if a worker ends, data is wrong, an acknowledged upload is
+//! lost, a transfer stalls or a connection fails without a fault, or if memory or descriptors are
+//! higher in the last quarter than in the second one.
 
 #![cfg_attr(not(target_os = "linux"), allow(unused))]
 
@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask soak [--minutes N] [--seed N]";
 
-/// What was asked for.
+/// The parsed command line.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     minutes: f64,

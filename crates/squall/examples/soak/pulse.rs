@@ -1,6 +1,6 @@
-//! How a process knows that it is well, and says so: which operations are under way and when each
-//! last moved, by a clock that only runs while no fault is in force; errors by kind; counts. All of
-//! it goes to standard output, a line each.
+//! How a process checks and reports its health: which operations are in progress and when each last
+//! moved, by a clock that only runs while no fault is in effect; errors by kind; counts. Everything
+//! goes to standard output, one line each.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::HashMap;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use squall::Endpoint;
 
-/// Calm time in which every operation under way has to move.
+/// Calm time within which every operation in progress has to move.
 const STALL_MS: u64 = 10_000;
 const TICK: Duration = Duration::from_millis(100);
 
@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(100);
 pub(crate) enum Trouble {
     /// It failed, as operations may while there are faults.
     Failed(String),
-    /// What must never happen.
+    /// Something that must never happen.
     Wrong(String),
 }
 
@@ -33,8 +33,8 @@ impl<E: std::error::Error> From<E> for Trouble {
 
 #[derive(Default)]
 pub(crate) struct Pulse {
-    /// Milliseconds without a fault since the start, counted in ticks: a process that is stopped,
-    /// or gets no CPU, has none.
+    /// Milliseconds without a fault since the start, counted in ticks, so that time in which the
+    /// process is stopped or gets no CPU does not count.
     calm_ms: AtomicU64,
     is_calm: AtomicBool,
     /// Counts the faults.
@@ -46,7 +46,7 @@ pub(crate) struct Pulse {
     pub(crate) requests: AtomicU64,
     pub(crate) datagrams: AtomicU64,
     pub(crate) connections_made: AtomicU64,
-    /// Of endpoints that are gone.
+    /// Workers that ended, of endpoints that are gone.
     pub(crate) worker_ends: AtomicU64,
 }
 
@@ -56,7 +56,7 @@ struct Operation {
     reported: bool,
 }
 
-/// An operation under way.
+/// An operation in progress.
 pub(crate) struct Moving {
     pulse: Arc<Pulse>,
     id: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Moving {
 }
 
 impl Moving {
-    /// It has moved on.
+    /// Records that it has moved.
     pub(crate) fn on(&self) {
         let now = self.pulse.calm_ms.load(Ordering::Relaxed);
         self.moved.store(now, Ordering::Relaxed);
@@ -87,7 +87,7 @@ pub(crate) fn fail(what: &str) {
 }
 
 impl Pulse {
-    /// An operation begins: from now on it has to move.
+    /// Begins an operation: from now on it has to move.
     pub(crate) fn begin(self: &Arc<Self>, name: &'static str) -> Moving {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let moved = Arc::new(AtomicU64::new(self.calm_ms.load(Ordering::Relaxed)));
@@ -104,15 +104,15 @@ impl Pulse {
         }
     }
 
-    /// The number of the calm that this is, if it is one. What begins and fails in the same calm
-    /// has no fault to blame.
+    /// The number of the current calm, if there is one. An operation that begins and fails in the
+    /// same calm has no fault to blame.
     pub(crate) fn calm(&self) -> Option<u64> {
         let epoch = self.epoch.load(Ordering::Relaxed);
         self.is_calm.load(Ordering::Relaxed).then_some(epoch)
     }
 
-    /// Counts an error; outside of faults it is a failure of the run. `since` is the calm in which
-    /// its connection began.
+    /// Counts an error; without a fault, it fails the run. `since` is the calm in which its
+    /// connection began.
     pub(crate) fn error(&self, operation: &str, since: Option<u64>, trouble: Trouble) {
         match trouble {
             Trouble::Wrong(what) => fail(&format!("{operation}: {what}")),
@@ -124,7 +124,7 @@ impl Pulse {
     }
 
     pub(crate) fn count(&self, what: &(impl Display + ?Sized)) {
-        // Numbers within a text would make a kind of each.
+        // Numbers within a text would make each one a kind of its own.
         *lock(&self.errors).entry(what.to_string()).or_default() += 1;
     }
 
@@ -170,7 +170,7 @@ impl Pulse {
         }
     }
 
-    /// Listens to the conductor until it says `stop` or is gone; samples meanwhile.
+    /// Listens to the conductor until it says `stop` or is gone; takes samples meanwhile.
     pub(crate) async fn beat(self: &Arc<Self>, endpoint: &Endpoint) {
         let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
         std::thread::spawn(move || {
@@ -182,7 +182,7 @@ impl Pulse {
             }
         });
         let mut ticks = tokio::time::interval(TICK);
-        // A process that was stopped has no calm to make up for.
+        // A process that was stopped must not catch up on calm time.
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut count = 0_u64;
         loop {

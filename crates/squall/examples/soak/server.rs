@@ -1,5 +1,5 @@
 //! The server's process: does what the streams' heads say, sends datagrams back, and checks all
-//! that comes.
+//! that arrives.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::Write;
@@ -126,7 +126,7 @@ async fn handle(server: Arc<Server>, connection: Connection) {
     }
     let reason = connection.closed().await;
     pulse.count(&format!("connection: {reason}"));
-    // All that came can be read after the end, too.
+    // Everything that arrived can still be read after the end.
     let _ = uploads.await;
     let _ = datagrams.await;
 }
@@ -182,8 +182,8 @@ async fn answer(
     let head = head(&mut recv).await?;
     server.pulse.requests.fetch_add(1, Ordering::Relaxed);
     if head.kind != Kind::Echo && recv.read_chunk(CHUNK).await?.is_some() {
-        // Read to the end: dropped earlier, the stream would be stopped, perhaps before the client
-        // has finished it.
+        // Read to the end: if it were dropped earlier, the stream would be stopped, perhaps before
+        // the client finished it.
         return Err(Trouble::Wrong("a request with data behind it".to_owned()));
     }
     match head.kind {
@@ -193,7 +193,7 @@ async fn answer(
             let task = connection.spawn(async move { download(&pulse, head, send).await });
             tokio::time::sleep(Duration::from_millis(mix(head.id) % 200)).await;
             task.abort();
-            // Cancelled, done before, or the connection ended.
+            // Cancelled, already done, or the connection ended.
             let _ = task.await;
         }
         Kind::Echo => {

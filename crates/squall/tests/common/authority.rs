@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-/// A folder with `ca.pem`, and `NAME.pem` and `NAME.key` for each name; it goes when it is dropped.
+/// A folder with `ca.pem`, and `NAME.pem` and `NAME.key` for each name; it is removed on drop.
 pub struct Folder {
     pub path: PathBuf,
 }

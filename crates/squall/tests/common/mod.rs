@@ -1,4 +1,4 @@
-//! A server and a client on loopback, with a certificate made for the test.
+//! A server and a client on loopback, with a certificate generated for the test.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
@@ -56,7 +56,7 @@ impl Identity {
     }
 }
 
-/// A server and a client, each with an endpoint of its own.
+/// A server and a client, each with its own endpoint.
 pub fn endpoints(transport: impl Fn() -> TransportConfig) -> (Endpoint, Endpoint) {
     let identity = Identity::new();
     let server = Builder::new(ANY).server(identity.server(ALPN, transport()));
@@ -120,8 +120,8 @@ pub async fn meet(
     within(async { tokio::join!(connecting, async { server.accept().await.unwrap().await }) }).await
 }
 
-/// Waits until the client has the server's tickets and tokens: they are there when what was sent
-/// behind them is.
+/// Waits until the client has the server's tickets and tokens: they have arrived once data sent
+/// after them has.
 pub async fn ticket(near: &Connection, far: &Connection) {
     let mut send = far.open_uni().await.unwrap();
     within(send.write_all(b"!")).await.unwrap();
@@ -130,8 +130,8 @@ pub async fn ticket(near: &Connection, far: &Connection) {
     within(recv.read_to_end(1)).await.unwrap();
 }
 
-/// A port on which nobody listens, and what keeps others from getting it: a socket that takes
-/// datagrams of another one only, for which the system refuses everybody else's.
+/// A closed port, and the socket that keeps others from getting it: it is connected to another
+/// socket, so the system refuses all other datagrams.
 pub fn closed_port() -> (std::net::UdpSocket, SocketAddr) {
     let socket = std::net::UdpSocket::bind(ANY).unwrap();
     socket.connect((Ipv4Addr::LOCALHOST, 9)).unwrap();
@@ -139,14 +139,14 @@ pub fn closed_port() -> (std::net::UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// No test hangs.
+/// Limits the time, so that no test hangs.
 pub async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(30), future)
         .await
         .expect("30 seconds are over")
 }
 
-/// Bytes that tell their place and their stream.
+/// Bytes that identify their position and their stream.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);

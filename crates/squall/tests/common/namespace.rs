@@ -1,5 +1,5 @@
-//! Tests that need a network of their own: a shaped link, a route that refuses. Such a test runs
-//! its own binary again, alone in a fresh network namespace, and does its work there.
+//! Tests that need their own network: a shaped link, a route that refuses. Such a test runs its
+//! binary again, alone in a fresh network namespace, and does its work there.
 #![allow(dead_code, reason = "every test file uses a part")]
 #![allow(unreachable_pub, reason = "shared by several test crates")]
 
@@ -7,14 +7,14 @@ use std::process::Command;
 
 /// Set in the inner run, to the test's name.
 const INSIDE: &str = "SQUALL_TEST_INSIDE";
-/// Set by whoever cannot make namespaces and knows it.
+/// Set where namespaces are known to be unavailable.
 const WITHOUT: &str = "SQUALL_WITHOUT_NAMESPACES";
 
-/// Makes a network namespace, runs the shell commands `setup` in it, and then the test `name`.
-/// Returns whether this is the inner run, that is to say, whether to do the work.
+/// Creates a network namespace, runs the shell commands `setup` in it, and then the test `name`.
+/// Returns whether this is the inner run, that is, whether to do the work.
 ///
 /// # Panics
-/// Namespaces cannot be made here, the setup fails, or the inner run fails.
+/// Namespaces cannot be created here, the setup fails, or the inner run fails.
 pub fn inside(name: &str, setup: &str) -> bool {
     if std::env::var_os(INSIDE).is_some_and(|test| test == name) {
         return true;
@@ -23,7 +23,7 @@ pub fn inside(name: &str, setup: &str) -> bool {
         eprintln!("NOT TESTED: {name} needs a network namespace, and {WITHOUT} is set");
         return false;
     }
-    // As root, else as root of a user namespace.
+    // As root, or else as root of a user namespace.
     let makes = |flags: &[&str]| {
         let made = Command::new("unshare").args(flags).arg("true").status();
         made.is_ok_and(|status| status.success())

@@ -1,7 +1,7 @@
-//! A bad network on loopback: what passes between clients and a server is lost, doubled, held back,
-//! damaged, and now and then comes from another port, as behind a NAT that has forgotten. What
-//! happens to a datagram follows from the seed and the datagram's number on its way; the times are
-//! the system's.
+//! A bad network on loopback: datagrams between clients and a server are lost, duplicated, held
+//! back, damaged, and now and then arrive from another port, as behind a NAT that has lost its
+//! binding. A datagram's fate follows from the seed and the datagram's number in its direction; the
+//! times are the system's.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
@@ -21,16 +21,16 @@ use tokio::task::AbortHandle;
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// What happens on the way, each to so many of a hundred datagrams.
+/// The faults, each as a percentage of datagrams.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub loss: u64,
     pub duplication: u64,
     /// Held back for [`HOLD`], so that later ones overtake.
     pub reordering: u64,
-    /// One bit is turned over.
+    /// One bit is flipped.
     pub corruption: u64,
-    /// The server sees another port of the client each time that so many datagrams of it have
+    /// The server sees another port of the client each time that this many of its datagrams have
     /// passed; 0: never.
     pub rebind_after: u64,
 }
@@ -48,7 +48,7 @@ pub struct Counts {
     pub rebound: AtomicU64,
 }
 
-/// Where clients send to reach the server behind it. It ends with its runtime.
+/// The proxy to which clients send. It ends with its runtime.
 pub struct Proxy {
     pub address: SocketAddr,
     pub counts: Arc<Counts>,
@@ -64,7 +64,7 @@ impl Proxy {
     }
 }
 
-/// A client, as the proxy knows it.
+/// A client, as seen by the proxy.
 struct Client {
     back: Arc<UdpSocket>,
     reader: AbortHandle,
@@ -82,7 +82,7 @@ async fn forward(
     let mut clients: HashMap<SocketAddr, Client> = HashMap::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
-        // An end that is gone refuses what is sent to it (ICMP): that is its loss.
+        // An end that is gone refuses datagrams (ICMP): they are lost.
         let Ok((len, from)) = front.recv_from(&mut buffer).await else {
             continue;
         };
@@ -102,7 +102,7 @@ async fn forward(
         };
         client.sent += 1;
         if faults.rebind_after > 0 && client.sent.is_multiple_of(faults.rebind_after) {
-            // The old port is closed at once: what still comes to it is lost.
+            // The old port is closed at once: datagrams that still arrive there are lost.
             client.reader.abort();
             let way = client.way.reverse();
             (client.back, client.reader) = open(server, &front, from, way).await;
@@ -119,7 +119,7 @@ async fn forward(
     }
 }
 
-/// A port towards the server, and what carries back what comes to it.
+/// Opens a port towards the server, and the task that carries its datagrams back.
 async fn open(
     server: SocketAddr,
     front: &Arc<UdpSocket>,
@@ -181,8 +181,8 @@ impl Way {
         self.state >> 11
     }
 
-    /// Sends a datagram on, or does to it what its number says. Only those that are held back lose
-    /// their place.
+    /// Forwards a datagram, or applies the fault that its number determines. Only datagrams held
+    /// back are reordered.
     async fn pass<S, F>(&mut self, bytes: &[u8], send: S)
     where
         S: Fn(Vec<u8>) -> F + Send + 'static,

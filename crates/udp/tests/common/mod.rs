@@ -1,5 +1,5 @@
-//! What tests over loopback do with sockets. The socket is the parent module's: the crate's own in
-//! `loopback`, and the one over the other systems' backend in `src/portable/tests.rs`.
+//! Helpers for tests with sockets over loopback. The socket is the parent module's: the crate's own
+//! in `loopback`, and the one over the other systems' backend in `src/portable/tests.rs`.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,7 +13,7 @@ pub(crate) fn bind(address: &str) -> Socket {
     Socket::bind(address.parse().unwrap(), &Options::default()).unwrap()
 }
 
-/// The socket's address; loopback's of its family where it is bound to all.
+/// The socket's address; loopback's of its family if it is bound to all.
 pub(crate) fn reachable(socket: &Socket) -> SocketAddr {
     let mut address = socket.local_addr().unwrap();
     if address.ip().is_unspecified() {
@@ -32,7 +32,7 @@ pub(crate) fn to(remote: SocketAddr) -> Path {
     }
 }
 
-/// Bytes that tell their place: no two datagrams of a test are alike.
+/// Bytes that identify their position: no two datagrams of a test are alike.
 pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len)
         .map(|i| ((i / 7) ^ (i * 31) ^ (seed * 131)) as u8)
@@ -50,7 +50,7 @@ pub(crate) fn push(batch: &mut SendBatch, path: Path, ecn: Ecn, segment_size: us
     });
 }
 
-/// What one receive call gave.
+/// A message from a receive call.
 pub(crate) struct Message {
     pub(crate) path: Path,
     pub(crate) ecn: Ecn,
@@ -58,7 +58,7 @@ pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Sockets of IPv6 only and of IPv4 on one port: no other test's gets what is meant for neither.
+/// IPv6-only and IPv4 sockets on one port: no other test's gets what is meant for neither.
 pub(crate) fn one_port_of_each_family() -> (Socket, std::net::UdpSocket) {
     let options = Options {
         only_v6: true,
@@ -75,7 +75,7 @@ pub(crate) fn one_port_of_each_family() -> (Socket, std::net::UdpSocket) {
         .expect("a port that is free for both")
 }
 
-/// What Linux says of all sockets with this port: addresses, queues, and datagrams dropped.
+/// What Linux reports about all sockets with this port: addresses, queues, and datagrams dropped.
 fn with_port(port: u16) -> String {
     let tables = ["/proc/net/udp", "/proc/net/udp6"];
     let tables = tables.map(|table| std::fs::read_to_string(table).unwrap_or_default());
@@ -84,7 +84,7 @@ fn with_port(port: u16) -> String {
     found.collect::<Vec<_>>().join("\n")
 }
 
-/// Receives until `bytes` bytes are there; panics after twenty seconds.
+/// Receives until `bytes` bytes have arrived; panics after twenty seconds.
 pub(crate) fn collect(socket: &Socket, bytes: usize) -> Vec<Message> {
     let mut batch = RecvBatch::new(4, 65_536);
     let mut messages: Vec<Message> = Vec::new();

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use super::text::escaped;
 
-/// Bars of parts laid end to end, with one scale for all.
+/// Bars of parts laid end to end, all on one scale.
 pub struct Bars {
     /// The heading.
     pub title: String,
     /// What was measured, and how.
     pub subtitle: String,
-    /// What a bar's length is.
+    /// The unit of a bar's length.
     pub unit: &'static str,
     /// The bars, from top to bottom.
     pub bars: Vec<Bar>,
@@ -39,22 +39,22 @@ const BAR: f64 = 24.0;
 const PITCH: f64 = 36.0;
 const LEGEND_COLUMN: f64 = 175.0;
 const LEGEND_LINE: f64 = 20.0;
-/// Parts in the order of their first appearance: a colour for each row of the cost table. No two
-/// are alike, and neighbours differ in lightness too.
+/// Parts in the order of their first appearance: one colour per row of the cost table. All are
+/// distinct, and neighbours also differ in lightness.
 const COLOURS: [&str; 16] = [
     "#0072b2", "#56b4e9", "#d55e00", "#f5b78a", "#009e73", "#8fd3ba", "#cc79a7", "#e69f00",
     "#6a2c80", "#f0e442", "#9e1b4a", "#7ab648", "#5b5b5b", "#c4c4c4", "#8c5a2b", "#123b2a",
 ];
 
-/// The name of a bar's only part where there is nothing to split it by. It is hatched, so that it
-/// cannot be taken for a stage.
+/// The name of a bar's only part where no split is known. It is hatched so that it cannot be
+/// mistaken for a stage.
 pub const NOT_SPLIT: &str = "not split";
 
-/// The hatch's definition.
+/// Definition of the hatch.
 const HATCH: &str = r##"<defs><pattern id="not-split" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f4f4f4"/><path d="M0 0V6" stroke="#777" stroke-width="2.5"/></pattern></defs>
 "##;
 
-/// What a part is filled with. `names` are all parts of the chart.
+/// The fill of a part. `names` lists all parts of the chart.
 fn fill(names: &[&str], name: &str) -> &'static str {
     if name == NOT_SPLIT {
         return "url(#not-split)";
@@ -65,7 +65,7 @@ fn fill(names: &[&str], name: &str) -> &'static str {
 }
 
 impl Bars {
-    /// The picture.
+    /// The chart as SVG.
     pub fn svg(&self) -> String {
         let mut names: Vec<&str> = Vec::new();
         for part in self.bars.iter().flat_map(|bar| &bar.parts) {
@@ -101,7 +101,7 @@ impl Bars {
             legend_top - 14.0,
             escaped(self.unit)
         );
-        // One part alone needs no name, unless its hatch calls for an explanation.
+        // A single part needs no name, unless its hatch needs explaining.
         let alone = matches!(names.as_slice(), [one] if *one != NOT_SPLIT);
         for (at, name) in names.iter().enumerate().filter(|_| !alone) {
             let x = 16.0 + LEGEND_COLUMN * (at % columns) as f64;
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn every_stage_has_a_colour_of_its_own() {
-        // The stages without the two that are no rows, then waiting and what no stage claims.
+        // The stages except the two that are not rows, then waiting and what no stage claims.
         const { assert!(COLOURS.len() >= squall::Stage::COUNT) };
         for (at, one) in COLOURS.iter().enumerate() {
             for other in &COLOURS[at + 1..] {

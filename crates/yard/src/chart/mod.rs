@@ -1,9 +1,9 @@
 //! Charts as SVG: stacked bars, and panels of lines on logarithmic axes.
 //!
-//! The few lines, texts and boxes are written by hand. Drawn with plotters 0.3.7 (SVG backend
-//! alone) the same two charts lost what makes them useful: its elements have no `<title>`, so a
-//! part of a bar has no figure under the pointer; it rounds to whole pixels, which swallows stages
-//! below 0.2 %; and one dashed line became 91 polylines.
+//! The few lines, texts and boxes are written by hand. With plotters 0.3.7 (only its SVG backend)
+//! the same two charts lost what makes them useful: its elements have no `<title>`, so a part of a
+//! bar has no figure under the pointer; it rounds to whole pixels, which swallows stages below 0.2
+//! %; and one dashed line became 91 polylines.
 
 mod bars;
 mod file;

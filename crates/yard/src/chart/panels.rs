@@ -1,7 +1,7 @@
 //! Nanoseconds per packet against size: lines in panels that share one scale.
 //!
-//! Both axes are logarithmic, so a fixed cost bends the left end up and an
-//! overhead in percent is the same distance everywhere.
+//! Both axes are logarithmic, so a fixed cost bends the left end up, and a given overhead in
+//! percent is the same distance everywhere.
 
 use std::fmt::Write as _;
 
@@ -16,9 +16,9 @@ const TOP: f64 = 46.0;
 const BOTTOM: f64 = 54.0;
 /// Above the panels: the machine.
 const HEAD: f64 = 44.0;
-/// Below the panels: what the lines are.
+/// Below the panels: the legend.
 const FOOT: f64 = 56.0;
-/// One per batch; distinguishable without seeing red or green.
+/// One per batch; distinguishable by people who cannot tell red from green.
 const COLOURS: [&str; 6] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00",
 ];
@@ -32,7 +32,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Around values, with some room at both ends.
+    /// An axis that covers these values, with some room at both ends.
     fn around(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let (low, high) = values.fold((f64::INFINITY, 0.0_f64), |(low, high), v| {
             (low.min(v), high.max(v))
@@ -50,7 +50,7 @@ impl Axis {
         self.from + part * (self.to - self.from)
     }
 
-    /// 1, 2 and 5 times powers of ten within the axis.
+    /// The multiples 1, 2 and 5 of powers of ten that lie on the axis.
     fn ticks(&self) -> Vec<f64> {
         let decades = -3..7;
         let ticks =
@@ -61,7 +61,7 @@ impl Axis {
     }
 }
 
-/// What packet protection costs, a panel for each title.
+/// What packet protection costs, one panel per title.
 pub struct Panels {
     /// The machine, in one line.
     pub machine: String,
@@ -73,7 +73,7 @@ pub struct Panels {
 pub struct Point {
     /// The title of its panel.
     pub panel: String,
-    /// Packets per call: the line that it lies on.
+    /// Packets per call: selects the line.
     pub batch: usize,
     /// Bytes of payload.
     pub size: usize,
@@ -128,7 +128,7 @@ fn draw_all(machine: &str, points: &[Point]) -> String {
     let panels = panels(points);
     let columns = panels.len().clamp(1, 2);
     let (width, height) = (
-        // The headline wants its room above a single panel too.
+        // The headline needs its room above a single panel too.
         (WIDTH * columns as f64).max(720.0),
         HEAD + HEIGHT * panels.len().div_ceil(columns) as f64 + FOOT,
     );
@@ -199,7 +199,7 @@ fn frame(svg: &mut String, panel: &Panel<'_>, x: &Axis, y: &Axis) {
             at + 4.0
         );
     }
-    // The sizes that were measured, as far as there is room for their numbers.
+    // Label the measured sizes, as far as there is room.
     let mut sizes: Vec<usize> = panel
         .lines
         .iter()
@@ -215,7 +215,7 @@ fn frame(svg: &mut String, panel: &Panel<'_>, x: &Axis, y: &Axis) {
             svg,
             r##"<path d="M{at:.1} {TOP}V{bottom}" stroke="#eeeeee"/>"##
         );
-        // The largest size has its number in any case: its neighbours make room.
+        // The largest size is always labelled: its neighbours make room.
         let room = last.map_or(f64::INFINITY, |last| x.at(last as f64) - at);
         if at >= free_from && (Some(size) == last || room >= 34.0) {
             let _ = writeln!(
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(axis.ticks(), [20.0, 50.0, 100.0, 200.0]);
         assert!(axis.at(12.0) > 0.0 && axis.at(210.0) < 100.0);
         assert!((axis.at(axis.low)).abs() < 1e-9 && (axis.at(axis.high) - 100.0).abs() < 1e-9);
-        // One value alone still has a place.
+        // A single value still has a position.
         assert!(
             Axis::around([7.0].into_iter(), 0.0, 10.0)
                 .at(7.0)

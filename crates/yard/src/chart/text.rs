@@ -1,6 +1,6 @@
 //! Text in a chart.
 
-/// Text that is safe between tags.
+/// Escapes text for use between tags.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,15 +1,15 @@
 //! The controls' frame: what plain TCP and TLS over TCP have in common.
 //!
 //! ```text
-//!   receiving thread                   sending thread            (one pair a TCP connection)
+//!   receiving thread                   sending thread            (one pair per TCP connection)
 //!   connect, handshake                 accept, handshake
 //!   clocks on                          clock on
 //!   request: 8 bytes, how much  ---->  read it
 //!   read, read, read …          <----  write 256 KiB, write 256 KiB …
-//!   all there, or time is up: clocks off, close
+//!   all received, or time is up: clocks off, close
 //! ```
-//! Blocking sockets and one thread an end: no loop of readiness events can be leaner. A stream
-//! of QUIC is a connection here.
+//! Blocking sockets and one thread per end: no event loop can be leaner. A QUIC stream corresponds
+//! to a connection here.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ use crate::source::{Digest, Sink, Source};
 use crate::work::{Amount, Direction, Load};
 use crate::{interrupt, sys};
 
-/// The congestion control that the controls get on this machine.
+/// The congestion control that the controls use on this machine.
 pub fn congestion_control() -> Option<String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
     let socket = TcpStream::connect(listener.local_addr().ok()?).ok()?;
@@ -33,14 +33,14 @@ pub fn congestion_control() -> Option<String> {
     sys::congestion_control(&socket)
 }
 
-/// What a sending thread brings back.
+/// What a sending thread returns.
 struct Sent {
     direction: Direction,
     cpu: Duration,
     digest: Option<Digest>,
 }
 
-/// What a receiving thread brings back.
+/// What a receiving thread returns.
 struct Received {
     direction: Direction,
     cpu: Duration,
@@ -76,7 +76,7 @@ pub fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
         receivers.push(fetch(receiver, load, direction)?);
     }
     let received = join(receivers);
-    // A sender's own failure says more than what its receiver saw of it.
+    // A sender's own error says more than what its receiver saw.
     let sent = join(senders)?;
     let received = received?;
     let begin = received.iter().map(|one| one.begin).min();
@@ -120,7 +120,7 @@ fn serve<P: Protocol>(
         let result = answer(&mut channel, &mut source);
         let cpu = sys::thread_cpu().saturating_sub(start);
         match result {
-            // Time is up: the client went away in the middle of an endless answer.
+            // Time is up: the client left in the middle of an endless response.
             Err(error) if (timed || interrupt::raised()) && is_gone(&error) => {}
             result => result.map_err(context(&name))?,
         }
@@ -132,7 +132,7 @@ fn serve<P: Protocol>(
     })
 }
 
-/// Whether an error says no more than that the peer closed.
+/// Whether an error means only that the peer closed.
 fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn controls_use_the_address_that_they_are_given() {
-        // Documentation's (RFC 5737): no machine has it.
+        // An address for documentation (RFC 5737): no machine has it.
         let nowhere = IpAddr::from([192, 0, 2, 254]);
         let load = Load {
             connections: 1,

@@ -1,5 +1,5 @@
 //! What plain TCP and TLS over TCP have in common: two ends of a connection that send and receive.
-//! `threads` runs them in one process, and `peers/` in processes of its own.
+//! `threads` runs them in one process, `peers/` in separate ones.
 
 use std::io;
 use std::net::TcpStream;
@@ -14,20 +14,20 @@ pub const BATCH: usize = 256 * 1024;
 
 /// One end of a connection, after its handshake.
 pub trait Channel {
-    /// Sends at most [`BATCH`] bytes with one write call (more only where the kernel took a part).
+    /// Sends at most [`BATCH`] bytes with one write call (more only if the kernel accepts a part).
     fn send(&mut self, data: &[u8]) -> io::Result<()>;
-    /// Makes one read call, or none when a whole record is buffered, and gives what came to
-    /// `sink`; returns how many bytes that was. `None`: the peer sent everything and said so.
+    /// Makes one read call, or none when a whole record is buffered, and passes the bytes to
+    /// `sink`; returns how many. `None`: the peer has signalled the end of its data.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> io::Result<Option<usize>>;
-    /// Sets what a bulk receiver would set; after the handshake, whose messages are small.
+    /// Sets the options of a bulk receiver. Call it after the handshake, whose messages are small.
     fn prepare_to_receive(&self) -> io::Result<()>;
-    /// Says that everything was sent.
+    /// Signals the end of the data.
     fn finish(&mut self) -> io::Result<()>;
 }
 
 /// How to make the two ends of a contender.
 pub trait Protocol: Send + Sync + 'static {
-    /// Names the threads.
+    /// Name for the threads.
     const NAME: &'static str;
     /// One end of a connection.
     type Channel: Channel;
@@ -43,23 +43,23 @@ pub trait Protocol: Send + Sync + 'static {
     fn client(&self, socket: TcpStream) -> io::Result<Self::Channel>;
 }
 
-/// The congestion control of the controls, where the kernel has it: Linux's own default, and the
-/// algorithm that QUIC uses here. A machine set to BBR would pace loopback and pay for it (0.39
+/// The congestion control of the controls, where the kernel has it: Linux's default, and the
+/// algorithm that QUIC uses here. A machine configured for BBR would pace loopback, at a cost (0.39
 /// against 0.21 CPU-seconds per GB on a Zen 5).
 const CONGESTION_CONTROL: &str = "cubic";
 
-/// A receiver wakes for half a batch, not for a segment: the sender is the slower end, and reads
-/// of what is just there would be small ones (0.27 against 0.32 CPU-seconds per GB, busy Zen 5).
+/// A receiver wakes for half a batch rather than for a segment: the sender is the slower end, so
+/// reading at once would make for small reads (0.27 against 0.32 CPU-seconds per GB, busy Zen 5).
 const RECEIVE_LOW_WATER: i32 = BATCH as i32 / 2;
 
-/// Sets what a bulk sender would set; before the handshake, at both ends.
+/// Sets the options of a bulk sender. Call it before the handshake, at both ends.
 pub fn prepare(socket: &TcpStream) -> io::Result<()> {
     // A kernel without CUBIC keeps its own choice; the report shows which.
     let _ = sys::set_congestion_control(socket, CONGESTION_CONTROL);
     socket.set_nodelay(true)
 }
 
-/// Sets what a bulk receiver would set; after the handshake, whose messages are small.
+/// Sets the options of a bulk receiver. Call it after the handshake, whose messages are small.
 pub fn prepare_receiver(socket: &TcpStream) -> io::Result<()> {
     sys::set_receive_low_water(socket, RECEIVE_LOW_WATER)
 }

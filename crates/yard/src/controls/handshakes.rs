@@ -1,8 +1,8 @@
 //! One TLS handshake over TCP, by rustls' ordinary interface. `operations` runs it in threads of
-//! one process, and `peers/` in processes of its own.
+//! one process, `peers/` in separate ones.
 //!
 //! ```text
-//!   client   connect ─► handshake ─► 8 bytes: a length ─► so many bytes ─► close_notify ─► close
+//!   client   connect ─► handshake ─► 8 bytes: a length ─► that many bytes ─► close_notify ─► close
 //!   server   handshake ─► reads the request, answers ─► close_notify, FIN ─► reads to the end
 //! ```
 
@@ -20,7 +20,7 @@ use super::channel::{BATCH, prepare};
 use crate::certificate::NAME;
 use crate::source::Source;
 
-/// What came of a handshake.
+/// The result of a handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
     /// From the first system call to the established connection.
@@ -41,14 +41,14 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// One that asks for nothing.
+    /// No requests.
     pub const EMPTY: Self = Self {
         number: 1,
         answer: 0,
     };
 }
 
-/// The server's side, for so many requests.
+/// The server's side, for this many requests.
 ///
 /// # Errors
 /// The handshake failed, or the connection broke.
@@ -71,13 +71,13 @@ pub fn accept(mut socket: TcpStream, config: &Arc<ServerConfig>, requests: u64) 
         tls.write_tls(&mut socket)?;
     }
     socket.shutdown(Shutdown::Write)?;
-    // Closing with something unread would reset the connection under the answer.
+    // Closing with unread data would reset the connection before the answer is delivered.
     while socket.read(&mut request)? > 0 {}
     Ok(())
 }
 
-/// The client's side, to the end of the connection, so that its tickets are there. Each answer
-/// goes to `answer` as a whole.
+/// The client's side, until the connection ends, so that its tickets have arrived. Each whole
+/// answer is passed to `answer`.
 ///
 /// # Errors
 /// The handshake failed, or the connection broke.

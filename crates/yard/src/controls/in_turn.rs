@@ -1,10 +1,10 @@
-//! Requests over TCP or TLS over TCP, one at a time on a connection: each when the one before is
+//! Requests over TCP or TLS over TCP, one at a time per connection: each when the previous one is
 //! answered, or by the clock.
 //!
 //! ```text
 //!   client   wait until it is due ─► request ─► read the response to its end ─► the next one
 //! ```
-//! `ask` has a thread for its connection, `scattered` one loop for all connections.
+//! `ask` uses one thread per connection, `scattered` one loop for all connections.
 
 use std::io::{self, ErrorKind};
 use std::thread;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::channel::Channel;
 use crate::interrupt;
 
-/// How long a thread sleeps without a look whether the user wants an end.
+/// How long a thread sleeps before it checks whether the user has interrupted.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// When a request begins.
@@ -29,14 +29,14 @@ pub enum Start {
 pub trait Turns {
     /// When the next request begins; `None`: there is none.
     fn next(&mut self) -> Option<Start>;
-    /// It begins now.
+    /// Called when it begins.
     fn begin(&mut self);
-    /// The next bytes of the response.
+    /// Takes the next bytes of the response.
     fn take(&mut self, bytes: &[u8]);
-    /// Those were its last ones.
+    /// Called after the last bytes of a response.
     ///
     /// # Errors
-    /// It is not what was asked for.
+    /// The response is not what was asked for.
     fn complete(&mut self) -> io::Result<()>;
 }
 
@@ -69,7 +69,7 @@ pub fn ask(
     Ok(())
 }
 
-/// False if the user wants an end before.
+/// Returns false if the user interrupts first.
 fn sleep_until(due: Instant) -> bool {
     loop {
         let left = due.saturating_duration_since(Instant::now());

@@ -3,7 +3,7 @@
 //! ```text
 //!   channel      what one end of a connection can do: send, receive, finish
 //!     ├─ tcp     plain TCP
-//!     └─ tls     TLS 1.3 by rustls' own record ciphers
+//!     └─ tls     TLS 1.3 with rustls' own record ciphers
 //!   requests     pipelined requests on a channel       handshakes   one TLS handshake over TCP
 //!   in_turn      one request at a time on a channel    scattered    the same on many, in one loop
 //!   threads      one end as a thread on its core
@@ -11,7 +11,7 @@
 //!     ├─ operations   rounds of requests
 //!     └─ tls_handshakes       of handshakes
 //! ```
-//! `peers/` runs the same channels in processes of its own.
+//! `peers/` runs the same channels in separate processes.
 
 pub mod bulk;
 pub mod channel;

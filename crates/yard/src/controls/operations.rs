@@ -1,10 +1,10 @@
-//! The controls' frame for requests: two threads a connection, and their clocks.
+//! The controls' frame for requests: two threads per connection, and their clocks.
 //!
 //! ```text
 //!   client thread ◄─ a connection, opened before the clocks start ─► server thread
-//!   one at a time on each of many connections: one thread an end for all (`scattered`)
+//!   one at a time on each of many connections: one thread per end for all (`scattered`)
 //! ```
-//! Blocking sockets, as in `bulk`, where there is a thread for each connection.
+//! Blocking sockets, as in `bulk`, where each connection has a thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,13 +32,13 @@ use crate::{interrupt, sys};
 /// CPU of the server's threads and of the client's.
 pub type Cpu = [Duration; 2];
 
-/// What a client's thread brings back.
+/// What a client's thread returns.
 pub(super) struct Client {
     pub(super) cpu: Duration,
     pub(super) begin: Instant,
     pub(super) end: Instant,
     pub(super) latency: Histogram,
-    /// Handshakes that were of another kind.
+    /// Handshakes that were of the wrong kind.
     pub(super) missed: u64,
 }
 
@@ -55,7 +55,7 @@ impl Client {
     }
 }
 
-/// The sum of all threads.
+/// The sum over all threads.
 pub(super) fn sum(servers: &[Duration], clients: &[Client]) -> (Done, Cpu) {
     let begin = clients.iter().map(|one| one.begin).min();
     let end = clients.iter().map(|one| one.end).max();
@@ -102,12 +102,12 @@ pub fn requests<P: Protocol>(
         });
     }
     let clients = join(clients);
-    // A server's own failure says more than what its client saw of it.
+    // A server's own error says more than what its client saw.
     let servers = join(servers)?;
     Ok(sum(&servers, &clients?))
 }
 
-/// Both ends' sockets of that many connections, the client's first.
+/// Both ends' sockets of this many connections, the client's first.
 fn connect_all(connections: usize, loopback: IpAddr) -> Result<Vec<(TcpStream, TcpStream)>> {
     let (listener, address) = listen(loopback)?;
     let connect = |_| {
@@ -118,7 +118,7 @@ fn connect_all(connections: usize, loopback: IpAddr) -> Result<Vec<(TcpStream, T
     pairs.map_err(context("cannot connect over loopback"))
 }
 
-/// A port of this machine.
+/// Listens on a port of this machine.
 pub(super) fn listen(loopback: IpAddr) -> Result<(TcpListener, SocketAddr)> {
     let doing = format!("cannot listen on a TCP port of {loopback}");
     let listener = TcpListener::bind((loopback, 0)).map_err(context(&doing))?;
@@ -143,7 +143,7 @@ fn serve_requests<P: Protocol>(
 /// Times a client's responses, until the time is up.
 struct Timed {
     deadline: Instant,
-    /// When requests were sent that are not answered yet, and how many at that time.
+    /// Unanswered requests: when they were sent, and how many at a time.
     sent: VecDeque<(Instant, usize)>,
     /// Answered since the clock was last read.
     fresh: usize,
@@ -160,7 +160,7 @@ impl Responses for Timed {
     }
 
     fn wanted(&mut self, room: usize) -> usize {
-        // What one read completed was there at one time.
+        // All that one read completes arrived at the same time.
         let now = Instant::now();
         self.live.add(self.fresh as u64);
         while let (1.., Some((begin, count))) = (self.fresh, self.sent.front_mut()) {
@@ -197,7 +197,7 @@ fn make_requests<P: Protocol>(
     let live = Arc::clone(live);
     spawn(name.clone(), core, move || {
         let channel = end.open();
-        // Without it the others would wait for ever.
+        // Otherwise the others would wait for ever.
         ready.wait();
         let mut channel = channel?;
         let (start, begin) = (sys::thread_cpu(), Instant::now());
@@ -215,7 +215,7 @@ fn make_requests<P: Protocol>(
     })
 }
 
-/// A client's farewell, which the server answers; closing before that would reset the connection.
+/// Says goodbye and waits for the server's answer; closing earlier would reset the connection.
 fn leave(channel: &mut impl Channel) -> io::Result<()> {
     channel.finish()?;
     while channel.receive(&mut |_| ())?.is_some() {}
@@ -305,18 +305,18 @@ fn make_in_turn<P: Protocol>(
     })
 }
 
-/// The largest request and response of an event loop: sockets take them at once, so that no end has
+/// The largest request and response of an event loop: sockets take them at once, so neither end has
 /// to wait for room.
 const LARGEST: u64 = 64 * 1024;
 
-/// Whether one event loop at each end does a work with less CPU than threads.
+/// Whether one event loop per end needs less CPU for this work than threads do.
 pub fn is_scattered(work: &Requests, connections: usize) -> bool {
     let is_small = work.up as u64 <= LARGEST && work.down <= LARGEST;
     let is_viewers = matches!(work.begin, Begin::Every(_));
     cfg!(unix) && connections > 1 && work.in_flight == 1 && is_small && !is_viewers
 }
 
-/// One thread at each end for all connections.
+/// One thread per end for all connections.
 #[cfg(unix)]
 fn scattered<P: Protocol>(
     protocol: &Arc<P>,
@@ -354,7 +354,7 @@ fn scattered<P: Protocol>(
     Ok(sum(&servers, &clients?))
 }
 
-/// Never asked for, see [`is_scattered`].
+/// Never called, see [`is_scattered`].
 #[cfg(not(unix))]
 fn scattered<P: Protocol>(
     _protocol: &Arc<P>,
@@ -386,7 +386,7 @@ mod tests {
         std::thread::sleep(pause);
         timed.complete().expect("taken");
         assert_eq!(timed.wanted(1), 1);
-        // Two of the first three, and the one that followed a moment ago.
+        // Two of the first three, and the one that has just begun.
         for _ in 0..3 {
             timed.complete().expect("taken");
         }

@@ -1,5 +1,5 @@
-//! Requests over TCP or TLS over TCP, pipelined on one connection: what a control does where QUIC
-//! has a stream for each.
+//! Requests over TCP or TLS over TCP, pipelined on one connection, where QUIC has a stream for
+//! each.
 //!
 //! ```text
 //!   client   N requests, one write ─► reads what is there: M responses ─► M requests, one write
@@ -14,13 +14,13 @@ use bytes::Bytes;
 use super::channel::{BATCH, Channel};
 use crate::source::Source;
 
-/// Maximum bytes of requests in flight, if there is more than one. Both ends block
-/// while they write: with more than the sockets hold, each could wait for the other to read.
+/// Maximum bytes of requests in flight, if there is more than one. Both ends block while they
+/// write: if more were in flight than the sockets hold, each could wait for the other to read.
 const UNDER_WAY: usize = 64 * 1024;
 
 /// A client's work.
 pub struct Pipeline {
-    /// All of a request.
+    /// A complete request.
     pub request: Bytes,
     /// Bytes of a response; at least one.
     pub response: u64,
@@ -28,21 +28,21 @@ pub struct Pipeline {
     pub in_flight: usize,
 }
 
-/// What looks at a client's responses.
+/// Checks a client's responses.
 pub trait Responses {
-    /// The next bytes of the current response.
+    /// Takes the next bytes of the current response.
     fn take(&mut self, bytes: &[u8]);
-    /// Those were its last ones.
+    /// Called after the last bytes of a response.
     ///
     /// # Errors
-    /// It is not what was asked for.
+    /// The response is not what was asked for.
     fn complete(&mut self) -> io::Result<()>;
-    /// Up to `room` more requests can be sent: how many are. Asked at the beginning, and after a
-    /// read that completed some.
+    /// How many more requests to send, at most `room`. Called at the beginning, and after each read
+    /// that completed some.
     fn wanted(&mut self, room: usize) -> usize;
 }
 
-/// Maximum number of requests of that size in flight.
+/// Maximum number of requests of this size in flight.
 pub fn depth(request: usize, in_flight: usize) -> usize {
     in_flight.min(UNDER_WAY / request.max(1)).max(1)
 }
@@ -96,8 +96,8 @@ pub fn ask(
     Ok(())
 }
 
-/// A server: answers requests of that size with responses of that size, of which the client waits
-/// for so many at a time, until it has said that it is done.
+/// A server: answers requests of one size with responses of another until the client says that it
+/// is done. The client waits for up to `in_flight` responses at a time.
 ///
 /// # Errors
 /// The connection broke.
@@ -107,8 +107,8 @@ pub fn answer(
     response: u64,
     in_flight: usize,
 ) -> io::Result<()> {
-    // As many responses as are worth one write, of those that can be asked for at a time; a single
-    // one comes from the memory that all connections share.
+    // As many responses as fit one write and can be requested at a time; a single one comes from
+    // the memory that all connections share.
     let small = usize::try_from(response)
         .ok()
         .filter(|len| (1..=BATCH).contains(len) && (BATCH / len).min(in_flight) > 1);
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection whose other end says what a test wants.
+    /// A connection whose peer follows a test's script.
     #[derive(Default)]
     struct Scripted {
         reads: VecDeque<Vec<u8>>,
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn as_many_requests_follow_as_responses_were_completed() {
-        // Cut anywhere: half a response, the rest with a whole one, two at once.
+        // Cut at odd places: half a response, the rest with a whole one, two at once.
         let (result, channel, wanting) = run(&[50, 150, 200, 100], 5);
         result.expect("all answered");
         assert_eq!(channel.writes, [30, 20]);
@@ -257,7 +257,7 @@ mod tests {
         };
         answer(&mut channel, 10, 7, 3).expect("a clean end");
         assert_eq!(channel.writes, [14, 14]);
-        // A response that no write takes as a whole.
+        // A response too large for a single write.
         let mut channel = Scripted {
             reads: [vec![0; 10]].into(),
             ..Scripted::default()

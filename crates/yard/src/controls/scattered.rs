@@ -1,11 +1,11 @@
-//! One request at a time on each of many connections, in an event loop at each end.
+//! One request at a time on each of many connections, in one event loop per end.
 //!
 //! ```text
 //!   client   poll ─► read ─► a whole response? ─► the next request at once, or when it is due
 //!   server   poll ─► read ─► a whole request? ─► the response
 //! ```
-//! A thread for each connection would cost two context switches more for every request. Requests
-//! and responses are small: sockets take them at once, so that no end has to wait for room.
+//! A thread per connection would cost two more context switches per request. Requests and responses
+//! are small: sockets take them at once, so neither end has to wait for room.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,7 +24,7 @@ use crate::source::Source;
 
 /// Events taken from the kernel in one call.
 const EVENTS: usize = 256;
-/// How long a client waits without a look whether the user wants an end.
+/// How long a client waits before it checks whether the user has interrupted.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Connections after their handshakes, in one poll.
@@ -34,10 +34,10 @@ pub struct Group<P: Protocol> {
 }
 
 impl<P: Protocol> Group<P> {
-    /// Makes the handshakes one by one, which blocks, and then waits for what arrives.
+    /// Makes the handshakes one by one, blocking, and then registers for events.
     ///
     /// # Errors
-    /// A handshake failed, or the system's.
+    /// A handshake failed, or a system call did.
     pub fn new(
         sockets: impl IntoIterator<Item = io::Result<TcpStream>>,
         handshake: impl Fn(TcpStream) -> io::Result<P::Channel>,
@@ -64,8 +64,8 @@ impl<P: Protocol> Group<P> {
         }
     }
 
-    /// Reads until `wanted` bytes more are there, or nothing is left to read. Events tell only of
-    /// news, so nothing may stay unread that belongs to what is waited for.
+    /// Reads until `wanted` more bytes have arrived, or nothing is left to read. Events are
+    /// edge-triggered, so no byte of an awaited message may stay unread.
     fn read(
         &mut self,
         index: usize,
@@ -91,8 +91,8 @@ impl<P: Protocol> Group<P> {
     pub fn answer(&mut self, request: usize, response: usize) -> io::Result<()> {
         let response = Source::new(None).next(response);
         let mut have = vec![Some(0); self.channels.len()];
-        // A request that came with the end of the handshake is in a buffer here already: no event
-        // will tell of it.
+        // A request that came with the end of the handshake is already buffered here: no event will
+        // report it.
         for (index, have) in have.iter_mut().enumerate() {
             self.answer_one(index, have, request, &response)?;
         }
@@ -107,8 +107,8 @@ impl<P: Protocol> Group<P> {
         Ok(())
     }
 
-    /// Takes what is there of a connection's request, and answers a whole one. `have`: bytes of it
-    /// so far, or `None` if the client has left.
+    /// Reads what has arrived of a connection's request, and answers it once it is complete.
+    /// `have`: bytes of it so far, or `None` if the client has left.
     fn answer_one(
         &mut self,
         index: usize,
@@ -129,7 +129,7 @@ impl<P: Protocol> Group<P> {
         Ok(())
     }
 
-    /// A client: makes requests until none of the connections has another one.
+    /// A client: makes requests until no connection has another one.
     ///
     /// # Errors
     /// A connection broke, or a response is not what was asked for.
@@ -159,7 +159,7 @@ impl<P: Protocol> Group<P> {
 struct Client<'a, P: Protocol, T> {
     group: &'a mut Group<P>,
     turns: &'a mut [T],
-    /// What is missing of each one's response.
+    /// Bytes that are missing from each connection's response.
     missing: Vec<usize>,
     due: BinaryHeap<Reverse<(Instant, usize)>>,
     request: &'a [u8],
@@ -193,7 +193,7 @@ impl<P: Protocol, T: Turns> Client<'_, P, T> {
         Ok(())
     }
 
-    /// A connection's next request, now or when it is due.
+    /// Makes a connection's next request, now or when it is due.
     fn next(&mut self, index: usize) -> io::Result<()> {
         match self.turns[index].next() {
             None => self.working -= 1,

@@ -1,4 +1,4 @@
-//! Plain TCP: the floor that every other figure is set against.
+//! Plain TCP: the baseline of every other figure.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};

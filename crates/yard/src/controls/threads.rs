@@ -31,7 +31,7 @@ impl<P: Protocol> End<P> {
         }
     }
 
-    /// Names its thread, and its failures.
+    /// Name for its thread and its errors.
     pub(super) fn name(&self) -> String {
         let side = if self.is_server { "server" } else { "client" };
         format!("{} {side}", P::NAME)
@@ -49,7 +49,7 @@ impl<P: Protocol> End<P> {
     }
 }
 
-/// The results of all; the first failure.
+/// The results of all threads, or the first failure.
 pub(super) fn join<T>(threads: Vec<JoinHandle<Result<T>>>) -> Result<Vec<T>> {
     threads
         .into_iter()
@@ -61,7 +61,7 @@ pub(super) fn join<T>(threads: Vec<JoinHandle<Result<T>>>) -> Result<Vec<T>> {
         .collect()
 }
 
-/// A thread on a core.
+/// Starts a thread on a core.
 pub(super) fn spawn<T: Send + 'static>(
     name: String,
     core: Option<usize>,

@@ -5,10 +5,9 @@
 //!   send          256 KiB = 16 records of 16 KiB, sealed one after the other, one writev
 //!   receive       one read of up to 16 records, each opened in place, handed over where it lies
 //! ```
-//! After the handshake the record layer runs on rustls' own record ciphers (`MessageEncrypter`,
-//! `MessageDecrypter`) with the keys that rustls gives to kernel TLS. rustls' unbuffered
-//! interface does the same with one more copy of every byte at each end, so this is the harder
-//! control.
+//! After the handshake, the record layer runs on rustls' own record ciphers (`MessageEncrypter`,
+//! `MessageDecrypter`) with the keys that rustls gives to kernel TLS. rustls' unbuffered interface
+//! does the same with one more copy of every byte at each end, so this is the harder control.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -41,9 +40,9 @@ use crate::sys;
 const RECORD: usize = 16_384;
 /// RFC 8446 §5.1: type, legacy version and length before every record.
 const HEADER: usize = 5;
-/// RFC 8446 §5.2: a protected record is at most this long, header apart.
+/// RFC 8446 §5.2: the maximum length of a protected record, without its header.
 const MAX_PROTECTED: usize = RECORD + 256;
-/// What a full batch of ours is on the wire: header, inner content type and tag a record.
+/// The size of one of our full batches on the wire: header, inner content type and tag a record.
 const WIRE_BATCH: usize = BATCH / RECORD * (HEADER + RECORD + 1 + 16);
 /// RFC 8446 §4: HandshakeType key_update.
 const KEY_UPDATE: u8 = 24;
@@ -55,7 +54,7 @@ const _: () = assert!(BATCH.is_multiple_of(RECORD) && WIRE_BATCH > HEADER + MAX_
 /// TLS 1.3 over TCP with one provider's ciphers.
 pub struct Tls {
     server: Arc<ServerConfig>,
-    /// One suite each: what connections take in turn.
+    /// One suite each; connections take them in turn.
     clients: Vec<Arc<ClientConfig>>,
     next: AtomicUsize,
 }
@@ -66,8 +65,8 @@ impl Tls {
         Self::mixed(provider, &suite.into(), 1, certificate)
     }
 
-    /// The server's configuration with all the suites, and the clients', whose connections take
-    /// turns as the suites' shares of `connections` say.
+    /// The server's configuration with all the suites, and the clients' configurations, which
+    /// connections take in turn according to each suite's share of `connections`.
     pub fn mixed(
         provider: CryptoProvider,
         suites: &Suites,
@@ -189,7 +188,7 @@ handshake!(
 /// What a peer sent in the same segments as the end of its handshake.
 #[derive(Default)]
 struct Rest {
-    /// Opened by rustls already.
+    /// Already opened by rustls.
     plaintext: Vec<u8>,
     /// Still sealed.
     records: Vec<u8>,
@@ -320,7 +319,7 @@ impl<S: Read + Write> TlsChannel<S> {
     /// Seals one more record, after a key update if the key has reached its limit.
     fn push(&mut self, typ: ContentType, plaintext: &[u8]) -> io::Result<()> {
         if self.sealer.sequence >= self.suite.common.confidentiality_limit {
-            // RFC 8446 §4.6.3: update_not_requested, the last record of the old key.
+            // RFC 8446 §4.6.3: update_not_requested, the last record under the old key.
             let update = self
                 .sealer
                 .seal(ContentType::Handshake, &[KEY_UPDATE, 0, 0, 1, 0])?;
@@ -333,7 +332,7 @@ impl<S: Read + Write> TlsChannel<S> {
         Ok(())
     }
 
-    /// Writes what was sealed, with one call unless the kernel takes only a part.
+    /// Writes the sealed records, in one call unless the kernel takes only a part.
     fn flush(&mut self) -> io::Result<()> {
         let mut slices: Vec<IoSlice<'_>> = self
             .records
@@ -400,11 +399,11 @@ impl<S: Read + Write> TlsChannel<S> {
             return Ok(None);
         }
         if record_len(&self.buffer[..self.filled])?.is_none() {
-            // Reading to the end of a batch, not further, keeps reads and records aligned, so
-            // that there is seldom a part of a record to move.
+            // Reading exactly to the end of a batch keeps reads and records aligned, so a partial
+            // record seldom has to be moved.
             let count = self.socket.read(&mut self.buffer[self.filled..])?;
             if count == 0 {
-                // RFC 8446 §6.1: an end without close_notify may be an attacker's.
+                // RFC 8446 §6.1: an end without close_notify may be an attack.
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             self.filled += count;
@@ -446,7 +445,7 @@ fn record_len(bytes: &[u8]) -> io::Result<Option<usize>> {
     Ok((bytes.len() >= len).then_some(len))
 }
 
-/// A key and its vector, whatever the suite.
+/// A key and its initialization vector, for any suite.
 fn key_and_iv(secrets: ConnectionTrafficSecrets) -> io::Result<(AeadKey, Iv)> {
     match secrets {
         ConnectionTrafficSecrets::Aes128Gcm { key, iv }
@@ -528,17 +527,17 @@ pub struct Choice {
     pub name: &'static str,
     /// TLS with the provider.
     pub tls: Tls,
-    /// Name, nanoseconds to seal and to open a record of 16 KiB.
+    /// Name, and nanoseconds to seal and open a record of 16 KiB.
     pub measured: Vec<(&'static str, f64)>,
 }
 
-/// Measures sealing and opening of 16 KiB records with each provider, for some 40 ms each, and
-/// takes the faster one.
+/// Measures sealing and opening of 16 KiB records with each provider, about 40 ms each, and chooses
+/// the faster one.
 pub fn choose(certificate: &Certificate, suite: Suite) -> Result<Choice> {
     choose_mixed(certificate, &suite.into(), 1)
 }
 
-/// The same for shares of `connections`; the suite of the largest share is measured.
+/// The same for a mix of suites over `connections`; the suite with the largest share is measured.
 pub fn choose_mixed(
     certificate: &Certificate,
     suites: &Suites,
@@ -553,8 +552,8 @@ pub fn choose_mixed(
         let ends = memory_pair(&Tls::new(provider, suites.largest(), certificate)?)?;
         pairs.push((name, tls, ends, f64::INFINITY));
     }
-    // Many short turns, of which the best one counts: a machine busy with something else must not
-    // choose.
+    // Many short turns, of which the best one counts, so that other load on the machine does not
+    // decide.
     for _ in 0..TURNS {
         for (_, _, (server, client), best) in &mut pairs {
             let turn = seal_and_open(server, client).map_err(context("measuring TLS providers"))?;
@@ -589,7 +588,7 @@ fn memory_pair(tls: &Tls) -> Result<Ends> {
     Ok((server, client.map_err(context("TLS handshake"))?))
 }
 
-/// Turns of each provider, and CPU time of one.
+/// Number of turns per provider, and CPU time of one.
 const TURNS: usize = 40;
 const TURN: Duration = Duration::from_millis(1);
 

@@ -1,9 +1,9 @@
 //! The controls' frame for handshakes, and for connections that come and go: two threads for each
-//! that is made at a time, and their clocks.
+//! concurrent one, and their clocks.
 //!
 //! ```text
-//!   client thread ── connects, again and again ──► its own listener, server thread
-//!   when the time is up: a last connection, to say so
+//!   client thread ── connects repeatedly ──► its own listener, server thread
+//!   when the time is up: a last connection, as a signal
 //! ```
 //! Blocking sockets, as in `bulk`.
 
@@ -30,16 +30,16 @@ use crate::tickets::Watch;
 use crate::work::{Churn, Handshakes, Kind};
 use crate::{interrupt, sys};
 
-/// Handshakes of TLS over TCP, with the crypto library, the suite and the groups that squall has.
+/// Handshakes of TLS over TCP, with squall's crypto library, suite and groups.
 pub struct TlsHandshakes {
     server: Arc<ServerConfig>,
-    /// One for all, or one for each pair of threads.
+    /// One for all pairs of threads, or one for each.
     clients: Vec<Arc<ClientConfig>>,
     watch: Arc<Watch>,
     loopback: IpAddr,
 }
 
-/// What a client's thread does again and again.
+/// What a client's thread repeats.
 #[derive(Clone, Copy)]
 struct Plan {
     wanted: HandshakeKind,
@@ -48,7 +48,7 @@ struct Plan {
     time: Option<Duration>,
 }
 
-/// Tells the server's thread when the client's thread ends, however it ends.
+/// Tells the server's thread that the client's thread has ended, however it ended.
 struct Ending {
     address: SocketAddr,
     over: Arc<AtomicBool>,
@@ -57,14 +57,14 @@ struct Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
-        // A server that waits in `accept` wakes up; one that has gone needs no telling.
+        // Wakes a server that waits in `accept`; one that has ended need not be told.
         let _ = TcpStream::connect(self.address);
     }
 }
 
 impl TlsHandshakes {
-    /// Both ends' TLS around a certificate, as squall's ends have it, for this many handshakes at a
-    /// time.
+    /// TLS for both ends with a certificate, configured like squall's ends, for this many
+    /// handshakes at a time.
     ///
     /// # Errors
     /// As [`server_tls`] and [`client_tls`].
@@ -87,10 +87,10 @@ impl TlsHandshakes {
         self
     }
 
-    /// Runs one round; resumed handshakes have tickets from unmeasured full ones.
+    /// Runs one round; resumed handshakes use tickets from unmeasured full ones.
     ///
     /// # Errors
-    /// A handshake failed, or more than 1 % were of another kind.
+    /// A handshake failed, or more than 1 % were of the wrong kind.
     pub fn run(&self, work: &Handshakes, cores: Cores, live: &Arc<Counter>) -> Result<(Done, Cpu)> {
         self.watch.forget();
         if work.kind == Kind::Resumed {
@@ -200,7 +200,7 @@ impl TlsHandshakes {
     ) -> Result<JoinHandle<Result<Client>>> {
         let (config, live) = (Arc::clone(client), Arc::clone(live));
         spawn("tls_tcp client".to_owned(), cores.client, move || {
-            // The whole of it: its end is the thread's.
+            // Captures the whole value, so it is dropped when the thread ends.
             let ending = ending;
             let (start, begin) = (sys::thread_cpu(), Instant::now());
             let mut latency = Histogram::default();

@@ -1,4 +1,4 @@
-//! The client: downloads what it is asked for, in the way that the case wants.
+//! The client: downloads the requested files, in the way that the case requires.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ use crate::http3;
 use crate::http09;
 use crate::settings::{Case, Settings};
 
-/// How long a ticket may take that follows a handshake.
+/// How long a ticket may take to arrive after a handshake.
 const TICKET_PATIENCE: Duration = Duration::from_secs(5);
-/// How often a key update is tried: the one before must be acknowledged first.
+/// How often a key update is tried: the previous one must be acknowledged first.
 const KEY_UPDATE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Downloads everything.
@@ -77,14 +77,14 @@ pub(crate) async fn run(settings: &Settings) -> Outcome<()> {
     Ok(())
 }
 
-/// Updates the keys once, as early as that is possible.
+/// Updates the keys once, as early as possible.
 async fn update_keys(connection: Connection) {
     while connection.close_reason().is_none() && !connection.force_key_update() {
         tokio::time::sleep(KEY_UPDATE_INTERVAL).await;
     }
 }
 
-/// Binds a port for IPv6 and IPv4, or for IPv4 where there is nothing else.
+/// Binds a port for IPv6 and IPv4, or for IPv4 alone if there is no IPv6.
 fn endpoint(config: &ClientConfig) -> Outcome<Endpoint> {
     let bind = |address: SocketAddr| {
         let builder = Builder::new(address).client(config.clone());
@@ -105,7 +105,7 @@ impl Client<'_> {
         Ok(self.endpoint.connect(address, host)?.await?)
     }
 
-    /// A connection that takes early data.
+    /// A connection that accepts early data.
     async fn connect_early(&self, url: &Uri) -> Outcome<Connection> {
         let (address, host) = self.server(url).await?;
         let connecting = self.endpoint.connect(address, host)?;
@@ -128,7 +128,7 @@ impl Client<'_> {
         Ok((found.next().ok_or("a host without an address")?, host))
     }
 
-    /// Downloads files at the same time, and closes the connection.
+    /// Downloads files concurrently, then closes the connection.
     async fn fetch(&self, connection: Connection, urls: &[Uri]) -> Outcome<()> {
         let mut fetches = JoinSet::new();
         if self.settings.case == Case::Http3 {
@@ -163,7 +163,7 @@ impl Client<'_> {
     }
 }
 
-/// Tickets in memory, and word that one has come.
+/// Tickets in memory, and a notification when one arrives.
 #[derive(Debug)]
 struct Tickets {
     store: ClientSessionMemoryCache,

@@ -1,4 +1,4 @@
-//! What a case asks of TLS and of the transport.
+//! What a case requires of TLS and of the transport.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::http09;
 use crate::settings::{Case, Role, Settings};
 use crate::verifier::LongChains;
 
-/// Handshakes of `handshakeloss` may meet several bursts of losses.
+/// Handshakes of `handshakeloss` may suffer several bursts of losses.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Small, so that `transfer` shows that windows grow.
+/// Small, so that `transfer` proves that windows grow.
 const CLIENT_STREAM_WINDOW: u64 = 64 * 1024;
 const CLIENT_WINDOW: u64 = 128 * 1024;
 
@@ -35,7 +35,7 @@ pub(crate) fn transport(settings: &Settings) -> TransportConfig {
         .handshake_timeout(TIMEOUT)
         .max_idle_timeout(TIMEOUT);
     match (settings.role, settings.case) {
-        // What both prefer; clients begin with version 1 anyway.
+        // The preference of both ends; clients begin with version 1 anyway.
         (_, Case::Version2) => transport.versions(vec![VERSION_2, VERSION_1]),
         (Role::Server, Case::ConnectionMigration) => transport
             .preferred_ipv4(settings.preferred_ipv4)
@@ -62,7 +62,7 @@ pub(crate) fn server_tls(settings: &Settings) -> Outcome<ServerConfig> {
             only.alpn_protocols = tls.alpn_protocols;
             tls = only;
         }
-        // RFC 9001 §4.6.1: the only value, besides none, that QUIC has.
+        // RFC 9001 §4.6.1: the only value besides none that QUIC allows.
         Case::ZeroRtt => tls.max_early_data_size = u32::MAX,
         _ => {}
     }

@@ -13,7 +13,7 @@ pub(crate) const ALPN: &[u8] = b"hq-interop";
 
 /// The longest request: the runner's names have up to 250 characters.
 const MAX_REQUEST: usize = 4096;
-/// What is read of a file at a time.
+/// How much of a file is read at a time.
 const PIECE: usize = 256 * 1024;
 
 /// Answers all requests of a connection.
@@ -21,7 +21,8 @@ pub(crate) async fn serve(connection: Connection, www: &Path) {
     while let Ok((send, recv)) = connection.accept_bi().await {
         let www = www.to_owned();
         tokio::spawn(async move {
-            // The stream is reset if this fails, so that the client never takes a part for a file.
+            // The stream is reset if this fails, so that the client never takes a part for the
+            // file.
             if let Err(error) = answer(send, recv, &www).await {
                 eprintln!("squall: {error}");
             }
@@ -47,7 +48,7 @@ async fn answer(mut send: SendStream, mut recv: RecvStream, www: &Path) -> Outco
     Ok(())
 }
 
-/// Reads the line of a request. Some clients leave their end of the stream open.
+/// Reads a request line. Some clients leave their end of the stream open.
 async fn request(recv: &mut RecvStream) -> Outcome<Vec<u8>> {
     let mut line = Vec::new();
     while !line.ends_with(b"\n") {
@@ -77,7 +78,7 @@ pub(crate) async fn get(connection: &Connection, path: &str, to: &Path) -> Outco
     Ok(length)
 }
 
-/// A name that stays in its folder: the runner's files are all in one.
+/// A name without a folder: the runner's files are all in one.
 pub(crate) fn plain(name: &str) -> Outcome<&str> {
     let is_plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     is_plain

@@ -3,9 +3,9 @@
 //! ```text
 //!  settings   the runner's environment: role, case, folders, URLs
 //!     │
-//!   config    what the case asks of TLS and the transport        facts   what happened, in lines
+//!   config    what the case requires of TLS and transport        facts   what happened, in lines
 //!     │       (verifier: the server's certificate)                   │
-//!  server ─┬─► http09   one line of request, a file as the answer ◄─┬─ client
+//!  server ─┬─► http09   a request line, a file as the answer      ◄─┬─ client
 //!          └─► http3    squall-h3 on both ends                    ◄─┘
 //! ```
 //!
@@ -35,7 +35,7 @@ use settings::{Role, Settings, Unusable};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What the runner takes for "this case is not supported".
+/// The exit code by which the runner recognises an unsupported case.
 const UNSUPPORTED: u8 = 127;
 
 fn main() -> ExitCode {

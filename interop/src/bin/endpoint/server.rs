@@ -35,7 +35,7 @@ pub(crate) async fn run(settings: &Settings) -> Outcome<()> {
         _ = interrupt.recv() => {}
     }
     endpoint.close(0, b"the server is stopped");
-    // With their ends, qlogs are complete.
+    // Once connections have ended, their qlogs are complete.
     endpoint.wait_idle().await;
     Ok(())
 }
@@ -48,7 +48,7 @@ async fn serve(endpoint: &Endpoint, settings: &Settings) {
     while let Some(incoming) = endpoint.accept().await {
         let www = settings.www.clone();
         tokio::spawn(async move {
-            // At once, so that requests in early data are answered before the handshake is done.
+            // At once, so that requests in early data are answered before the handshake completes.
             let connection = match incoming.accept().into_0rtt().await {
                 Ok((connection, _)) => Ok(connection),
                 Err(connecting) => connecting.await,

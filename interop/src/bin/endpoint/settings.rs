@@ -14,8 +14,8 @@ pub(crate) enum Role {
     Server,
 }
 
-/// The test cases, by what they ask of an endpoint. The runner has more names than these: `longrtt`
-/// for example is `handshake` on another network.
+/// The test cases, by what they require of an endpoint. The runner has more names than these:
+/// `longrtt`, for example, is `handshake` on another network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Case {
     /// One connection, all files at once.
@@ -39,8 +39,8 @@ pub(crate) enum Case {
 }
 
 impl Case {
-    /// The case of a `TESTCASE`. The cases that differ by the network alone run under their own
-    /// names, too, so that they can be named by hand.
+    /// The case of a `TESTCASE`. Cases that differ only by the network are also accepted under
+    /// their own names, so that they can be run by hand.
     fn of(name: &str) -> Option<Self> {
         Some(match name {
             "handshake" | "transfer" | "longrtt" | "multiplexing" | "blackhole"
@@ -61,7 +61,7 @@ impl Case {
     }
 }
 
-/// All that an endpoint is told.
+/// Everything that an endpoint is told.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) role: Role,
@@ -77,7 +77,7 @@ pub(crate) struct Settings {
     pub(crate) preferred_ipv6: Option<SocketAddrV6>,
 }
 
-/// Why an environment cannot be run.
+/// Why an environment cannot be used.
 #[derive(Debug)]
 pub(crate) enum Unusable {
     Unsupported(String),
@@ -197,7 +197,7 @@ mod tests {
             settings.preferred_ipv4,
             Some("127.0.0.2:443".parse().expect("an address"))
         );
-        // A client needs none.
+        // A client needs no certificate.
         assert!(read(&[("ROLE", "client"), server[1]]).is_ok());
     }
 

@@ -1,7 +1,7 @@
-//! Certificates of servers: verified as usual, but for the length of the chain.
+//! Server certificates: verified as usual, except for the length of the chain.
 //!
 //! The chain of `amplificationlimit` has eight intermediate authorities, and webpki gives up after
-//! six. The case is named `transfer` to a client, so that it cannot know beforehand.
+//! six. The client is given the case name `transfer`, so it cannot know in advance.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! What depends on where a client is, and was before: Retry, tickets and early data, new addresses.
+//! What depends on a client's addresses, now and before: Retry, tickets and early data, new
+//! addresses.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -11,11 +12,11 @@ use super::pair::{BOTH, Pair, SquallIs, quinn_client, quinn_server, quinn_tls};
 use super::traffic::transfer;
 use crate::setup::{ANY, Identity, NAME, run, squall_client, squall_server};
 
-/// Time for an answer to the client's first packets to be held back, so that early data is on its
-/// way before it.
+/// How long the answer to the client's first packets is held back, so that early data is sent
+/// before it arrives.
 const A_WHILE: Duration = Duration::from_millis(20);
 
-/// A server that has the client's address proved first (RFC 9000 §8.1.2).
+/// A server that validates the client's address first (RFC 9000 §8.1.2).
 #[test]
 fn a_retry() {
     for role in BOTH {
@@ -29,8 +30,8 @@ fn a_retry() {
                     let to = server.local_addr().expect("an address");
                     let connecting = client.connect(to, NAME).expect("a start");
                     let accepting = async {
-                        // Its ClientHello fills two packets; to quinn each of them is an attempt
-                        // until one has a token.
+                        // Its ClientHello fills two packets; quinn treats each as an attempt until
+                        // one has a token.
                         loop {
                             let incoming = server.accept().await.expect("an attempt");
                             if incoming.remote_address_validated() {
@@ -70,14 +71,14 @@ fn a_retry() {
     }
 }
 
-/// Tickets come ahead of what is sent behind them, unless they are lost on the way and sent again.
+/// Tickets arrive before data that is sent after them, unless they are lost and sent again.
 async fn tickets_arrive(pair: &Pair) {
     transfer(pair, 10_000).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
 }
 
-/// A client comes again with a ticket, and its first stream travels with its first packets (RFC
-/// 9001 §4.6).
+/// A client reconnects with a ticket, and its first stream travels with its first packets (RFC 9001
+/// §4.6).
 ///
 /// quinn calls a stream early if the handshake is still open when the application accepts it. On a
 /// busy machine the client's Finished can overtake the application, so several tries are allowed.
@@ -98,7 +99,7 @@ fn squall_resumes_with_early_data() {
 /// Whether quinn accepts the first stream of a resumed connection before the handshake is complete.
 ///
 /// # Panics
-/// squall does not send early data, quinn does not take it, or something of it is wrong.
+/// squall does not send early data, quinn does not accept it, or some of it is wrong.
 async fn quinn_takes_early_data(pair: &Pair) -> bool {
     let (client, server) = &pair.endpoints;
     let to = server.local_addr().expect("an address");
@@ -139,8 +140,8 @@ async fn quinn_takes_early_data(pair: &Pair) -> bool {
     was_early
 }
 
-/// On a busy machine quinn's early data can be later than the server's answer, so that it is late
-/// data; several tries are allowed.
+/// On a busy machine quinn's early data can arrive after the server's answer and so is no longer
+/// early; several tries are allowed.
 #[test]
 fn quinn_resumes_with_early_data() {
     run(0, async {
@@ -155,10 +156,10 @@ fn quinn_resumes_with_early_data() {
     });
 }
 
-/// Whether the first stream of a resumed connection came before the handshake was complete.
+/// Whether the first stream of a resumed connection arrived before the handshake was complete.
 ///
 /// # Panics
-/// quinn's ticket is of no use, squall does not take early data, or something of it is wrong.
+/// quinn's ticket is of no use, squall does not accept early data, or some of it is wrong.
 async fn squall_takes_early_data(pair: &Pair) -> bool {
     let (server, client) = &pair.endpoints;
     let to = server.local_addr().expect("an address");
@@ -194,7 +195,7 @@ async fn squall_takes_early_data(pair: &Pair) -> bool {
     was_early
 }
 
-/// A client goes on from another socket (RFC 9000 §9).
+/// A client continues from another socket (RFC 9000 §9).
 #[test]
 fn a_client_moves() {
     for role in BOTH {

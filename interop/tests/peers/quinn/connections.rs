@@ -22,7 +22,7 @@ fn quinns_close_is_seen() {
     for role in BOTH {
         run(0, async {
             let pair = Pair::new(role).await;
-            // The largest code that QUIC has.
+            // The largest code in QUIC.
             pair.quinn.close(VarInt::MAX, b"enough");
             let wanted = CloseReason::Application {
                 code: VarInt::MAX.into_inner(),
@@ -34,8 +34,7 @@ fn quinns_close_is_seen() {
     }
 }
 
-/// A key exchange that resists quantum computers, and those that do not, as the peer has it (RFC
-/// 9001 §4: any of TLS's).
+/// Post-quantum and classical key exchanges, as the peer supports them (RFC 9001 §4: any of TLS).
 #[test]
 fn key_exchange_is_what_the_peer_has() {
     use aws_lc_rs::kx_group::{SECP256R1, X25519, X25519MLKEM768};
@@ -43,7 +42,7 @@ fn key_exchange_is_what_the_peer_has() {
         (&[X25519MLKEM768, X25519], NamedGroup::X25519MLKEM768),
         (&[X25519MLKEM768], NamedGroup::X25519MLKEM768),
         (&[X25519], NamedGroup::X25519),
-        // No key share of squall's client fits: a HelloRetryRequest, and a second ClientHello.
+        // No key share of squall's client matches: a HelloRetryRequest, and a second ClientHello.
         (&[SECP256R1], NamedGroup::secp256r1),
     ];
     for role in BOTH {
@@ -111,14 +110,14 @@ fn key_updates() {
                     TransportConfig::default()
                 };
                 let pair = Pair::with(role, transport, quinn_tls()).await;
-                // On a busy machine a probe timeout may be longer: then with more transfers.
+                // On a busy machine a probe timeout may be longer, which takes more transfers.
                 for _ in 0..5 * UPDATES {
                     if !by_squall {
                         pair.quinn.force_key_update();
                     }
                     transfer(&pair, 1_000_000).await;
-                    // The next update may come when the keys before the last one are forgotten,
-                    // after three probe timeouts (RFC 9001 §6.5): each has 25 ms for delayed
+                    // The next update is allowed once the previous keys are dropped, after three
+                    // probe timeouts (RFC 9001 §6.5), each of which allows 25 ms for delayed
                     // acknowledgements.
                     tokio::time::sleep(Duration::from_millis(200)).await;
                     if pair.squall.stats().key_updates >= UPDATES {
@@ -135,8 +134,8 @@ fn key_updates() {
     }
 }
 
-/// One endpoint of each, many connections at the same time; quinn's later ones resume the TLS
-/// session of the first.
+/// One endpoint of each, many simultaneous connections; quinn's later ones resume the TLS session
+/// of the first.
 #[test]
 fn many_connections() {
     const CONNECTIONS: u64 = 50;
@@ -147,8 +146,8 @@ fn many_connections() {
                 quinn,
                 endpoints: (squall_end, quinn_end),
             } = Pair::new(role).await;
-            // The asking end closes when it has its answer, by a datagram that a full buffer may
-            // swallow: the answering ends are not waited for.
+            // The asking end closes when it has its answer, with a datagram that a full buffer may
+            // swallow: so do not wait for the answering ends.
             let (mut asking, mut answering) = (JoinSet::new(), JoinSet::new());
             for seed in 0..CONNECTIONS {
                 let (squall_end, quinn_end) = (squall_end.clone(), quinn_end.clone());
@@ -199,7 +198,7 @@ fn many_connections() {
             while let Some(task) = asking.join_next().await {
                 task.expect("a connection's end");
             }
-            // The first connection is none the worse.
+            // The first connection is unaffected.
             assert_eq!((squall.close_reason(), quinn.close_reason()), (None, None));
         });
     }
@@ -209,8 +208,8 @@ fn many_connections() {
 #[test]
 fn silence_ends_a_connection() {
     for role in BOTH {
-        // An end that a busy machine has held up for as long may still have something to say when
-        // the other one has forgotten the connection, and is answered with a reset: then again.
+        // An end that a busy machine delays this long may still send something after the other has
+        // forgotten the connection, and be answered with a reset: if so, try again.
         let ended = [500, 2000, 5000].into_iter().any(|millis| {
             run(
                 0,
@@ -243,7 +242,7 @@ async fn silence_ends_a_connection_of(role: SquallIs, idle: Duration) -> bool {
     }
 }
 
-/// A client that does not trust the certificate: both ends hear the same alert (RFC 9001 §4.8).
+/// A client that does not trust the certificate: both ends see the same alert (RFC 9001 §4.8).
 #[test]
 fn a_foreign_certificate_is_refused() {
     let (one, other) = (Identity::new(), Identity::new());
@@ -279,7 +278,7 @@ fn a_foreign_certificate_is_refused() {
     });
 }
 
-/// squall's handshake ended by the alert that quinn saw, found by the peer (`by_peer`) or by
+/// squall's handshake ended with the alert that quinn saw, raised by the peer (`by_peer`) or by
 /// squall.
 fn assert_alert(error: &CloseReason, at_quinn: u64, by_peer: bool) {
     let CloseReason::Transport { code, remote, .. } = error else {

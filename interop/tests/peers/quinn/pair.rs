@@ -1,4 +1,4 @@
-//! A connection between squall and quinn, seen from both its ends.
+//! A connection between squall and quinn, seen from both ends.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use squall::TransportConfig;
 
 use crate::setup::{ALPN, ANY, Identity, NAME, squall_client, squall_server};
 
-/// Which side of the connection squall is.
+/// Which side of the connection is squall.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum SquallIs {
     Client,
@@ -20,7 +20,7 @@ pub(super) enum SquallIs {
 
 pub(super) const BOTH: [SquallIs; 2] = [SquallIs::Client, SquallIs::Server];
 
-/// A connection, seen from both its ends; the endpoints stay as long as it does.
+/// A connection, seen from both ends; the endpoints live as long as it does.
 pub(super) struct Pair {
     pub(super) squall: squall::Connection,
     pub(super) quinn: quinn::Connection,
@@ -32,7 +32,7 @@ pub(super) fn quinn_tls() -> CryptoProvider {
     aws_lc_rs::default_provider()
 }
 
-/// The suite of Initial packets, whatever the handshake chooses (RFC 9001 §5).
+/// The suite of Initial packets, regardless of the handshake's choice (RFC 9001 §5).
 fn initial_suite() -> Suite {
     TLS13_AES_128_GCM_SHA256
         .tls13()

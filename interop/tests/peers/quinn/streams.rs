@@ -38,8 +38,8 @@ fn a_long_stream_both_ways() {
     }
 }
 
-/// More streams than are allowed at a time, in both directions, from both ends: every stream has to
-/// be given back.
+/// More streams than are allowed at a time, in both directions, from both ends: the credit of every
+/// stream must be returned.
 #[test]
 fn many_streams() {
     const STREAMS: u64 = 250;
@@ -121,8 +121,7 @@ fn a_reset_is_seen() {
     }
 }
 
-/// A reader that wants no more stops a writer who is in the middle; the other half of the stream
-/// goes on.
+/// A reader stops a writer midway; the other half of the stream continues.
 #[test]
 fn a_stop_is_seen() {
     for role in BOTH {
@@ -169,7 +168,7 @@ fn a_stop_is_seen() {
     }
 }
 
-/// A writer that is blocked by flow control while nobody reads goes on when somebody does.
+/// A writer blocked by flow control while nobody reads continues once somebody does.
 #[test]
 fn flow_control_holds_and_lets_go() {
     for role in BOTH {
@@ -207,7 +206,7 @@ fn flow_control_holds_and_lets_go() {
     }
 }
 
-/// What happens on the way, from the first datagram of the handshake on.
+/// Faults in the network, from the first datagram of the handshake on.
 const FAULTS: Faults = Faults {
     loss: 5,
     duplication: 2,

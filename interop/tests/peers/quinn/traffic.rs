@@ -1,4 +1,4 @@
-//! What flows over a connection, checked byte by byte.
+//! Traffic over a connection, checked byte by byte.
 
 use std::future::Future;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::pair::Pair;
 use crate::payload::{Check, Payload};
 
-/// Sends a payload as one stream: its seed and length, its bytes, the end.
+/// Sends a payload as one stream: seed and length, bytes, end.
 pub(super) async fn send(mut to: impl AsyncWrite + Unpin, payload: Payload) {
     to.write_u64(payload.seed)
         .await
@@ -49,7 +49,7 @@ pub(super) async fn receive(mut from: impl AsyncRead + Unpin, payload: Payload) 
     check.end();
 }
 
-/// What comes back for a payload: as many bytes, all others.
+/// The answer to a payload: the same number of bytes, all different.
 fn answer_to(payload: Payload) -> Payload {
     Payload {
         seed: !payload.seed,
@@ -57,7 +57,7 @@ fn answer_to(payload: Payload) -> Payload {
     }
 }
 
-/// The end that opened a stream: sends, and expects the answer at the same time.
+/// The end that opened a stream: sends, and receives the answer at the same time.
 pub(super) async fn ask(
     to: impl AsyncWrite + Unpin,
     mut from: impl AsyncRead + Unpin,
@@ -81,7 +81,7 @@ pub(super) async fn answer(to: impl AsyncWrite + Unpin, mut from: impl AsyncRead
     tokio::join!(send(to, answer_to(payload)), receive(from, payload));
 }
 
-/// As [`answer`], but not before all has arrived: who has the answer knows that.
+/// As [`answer`], but not before everything has arrived, so the answer confirms that.
 pub(super) async fn answer_late(to: impl AsyncWrite + Unpin, mut from: impl AsyncRead + Unpin) {
     let payload = receive_header(&mut from).await;
     receive(from, payload).await;
@@ -148,7 +148,7 @@ pub(super) async fn quinn_receive_chunks(mut from: quinn::RecvStream, payload: P
     check.end()
 }
 
-/// Both ways at once on one stream of squall's.
+/// Sends both ways at once on one stream opened by squall.
 pub(super) async fn transfer(pair: &Pair, bytes: u64) {
     let out = Payload {
         seed: 1,
@@ -160,7 +160,7 @@ pub(super) async fn transfer(pair: &Pair, bytes: u64) {
     };
     let began = Instant::now();
     let (mut to, from) = pair.squall.open_bi().await.expect("squall opens");
-    // The peer learns of a stream by its first byte.
+    // The peer learns of a stream from its first byte.
     to.write_all(b"!").await.expect("squall writes");
     let (quinn_to, mut quinn_from) = pair.quinn.accept_bi().await.expect("quinn accepts");
     quinn_from.read_exact(&mut [0]).await.expect("quinn reads");
@@ -184,7 +184,7 @@ pub(super) async fn transfer(pair: &Pair, bytes: u64) {
     );
 }
 
-/// A part of a test that gets a task of its own, so that a second core has something to do.
+/// Runs a part of a test in its own task, so that a second core has work.
 async fn spawned<T: Send + 'static>(part: impl Future<Output = T> + Send + 'static) -> T {
     tokio::spawn(part).await.expect("a part of the test")
 }

@@ -1,5 +1,5 @@
-//! A server that sends back what it gets, and a client that compares: with a crypto provider of the
-//! application's choice, and nothing in C.
+//! An echo server, and a client that compares: with a crypto provider of the application's choice,
+//! and no C code.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Wrapped once: each call leaks a few small structs.
     let provider = Arc::new(squall::wrap(rustls_graviola::default_provider()));
     let versions = &[&rustls::version::TLS13];
-    // For `localhost`, valid until the year 4096, and for nothing but this program.
+    // For `localhost`, valid until the year 4096, and only for this program.
     let certificate = CertificateDer::from_pem_slice(include_bytes!("../certificate.pem"))?;
     let key = PrivateKeyDer::from_pem_slice(include_bytes!("../key.pem"))?;
     let transport = Arc::new(TransportConfig::default());

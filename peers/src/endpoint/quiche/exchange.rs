@@ -23,7 +23,7 @@ struct Outgoing {
     sent: usize,
 }
 
-/// A file that arrives.
+/// A file that is arriving.
 struct Incoming {
     target: PathBuf,
     data: Vec<u8>,
@@ -38,9 +38,9 @@ pub(super) struct Exchange {
     next_stream: u64,
     outgoing: HashMap<u64, Outgoing>,
     incoming: HashMap<u64, Incoming>,
-    /// Lines of requests that are not complete.
+    /// Incomplete request lines.
     lines: HashMap<u64, Vec<u8>>,
-    /// Requests of HTTP/3 whose responses do not fit into their streams yet.
+    /// HTTP/3 requests whose responses do not fit into their streams yet.
     unanswered: Vec<(u64, Vec<Header>)>,
 }
 
@@ -59,12 +59,12 @@ impl Exchange {
         }
     }
 
-    /// Clients: a file to be downloaded.
+    /// Clients: adds a file to download.
     pub(super) fn want(&mut self, url: Uri, target: PathBuf) {
         self.wanted.push_back((url, target));
     }
 
-    /// Clients: whether all files are there.
+    /// Clients: whether all files have arrived.
     pub(super) fn is_done(&self) -> bool {
         self.wanted.is_empty() && self.incoming.is_empty()
     }
@@ -81,7 +81,7 @@ impl Exchange {
         Ok(true)
     }
 
-    /// Servers: answers what can be answered.
+    /// Servers: answers the requests that can be answered.
     pub(super) fn serve(&mut self, quic: &mut Quic, www: &Path) -> Outcome<()> {
         if !self.begin(quic)? {
             return Ok(());
@@ -170,7 +170,7 @@ impl Exchange {
         Ok(true)
     }
 
-    /// Clients: sends requests and stores what has come.
+    /// Clients: sends requests and stores what has arrived.
     pub(super) fn fetch(&mut self, quic: &mut Quic) -> Outcome<()> {
         if !self.begin(quic)? {
             return Ok(());
@@ -192,7 +192,7 @@ impl Exchange {
         for stream in quic.readable() {
             self.take_http09(quic, stream)?;
         }
-        // An end that comes with data that was read before makes no stream readable.
+        // An end that arrives with data already read makes no stream readable.
         let finished = self.incoming.keys().copied();
         let finished: Vec<u64> = finished.filter(|id| quic.stream_finished(*id)).collect();
         finished
@@ -275,7 +275,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Sends as much as the peer and the network take.
+    /// Sends as much as the peer and the network accept.
     fn send(&mut self, quic: &mut Quic) -> Outcome<()> {
         let streams: Vec<u64> = self.outgoing.keys().copied().collect();
         for stream in streams {

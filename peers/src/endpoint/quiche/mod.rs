@@ -1,4 +1,4 @@
-//! quiche, which brings no I/O: a blocking loop over one socket.
+//! quiche, which does no I/O: a blocking loop over one socket.
 //!
 //! ```text
 //!  mod     settings; the client's and the server's loops
@@ -24,7 +24,7 @@ use super::{HTTP09, Outcome};
 
 /// Bytes of our connection ids.
 const ID: usize = 16;
-/// Ids for paths to come.
+/// Ids for future paths.
 const SPARE_IDS: u64 = 4;
 const IDLE_TIMEOUT_MS: u64 = 60_000;
 const MAX_STREAMS: u64 = 100;
@@ -32,7 +32,7 @@ const WINDOW: u64 = 1 << 20;
 
 type Quic = quiche::Connection;
 
-/// What quiche has not.
+/// What quiche lacks.
 pub(super) fn missing(settings: &Settings) -> Option<&'static str> {
     match settings.case {
         Case::ChaCha20 => Some("BoringSSL has no setting for the cipher suites of TLS 1.3"),
@@ -81,7 +81,7 @@ fn config(settings: &Settings) -> Outcome<Config> {
     config.set_initial_max_streams_bidi(MAX_STREAMS);
     config.set_initial_max_streams_uni(MAX_STREAMS);
     config.set_active_connection_id_limit(SPARE_IDS);
-    // It would only say when to send.
+    // It would only report when to send.
     config.enable_pacing(false);
     Ok(config)
 }
@@ -178,7 +178,7 @@ impl Server {
         }
         if let Err(error) = exchange.serve(quic, &self.www) {
             eprintln!("{error}");
-            // Fails only for a connection that is closed.
+            // Fails only if the connection is closed.
             let _ = quic.close(true, 1, b"");
         }
         self.port.send_all(quic)
@@ -198,15 +198,15 @@ impl Server {
             },
         };
         let quic = &mut self.connections[index].quic;
-        // What is broken is dropped, and counted by quiche; but if it is the first packet, quiche
-        // closes the connection. The client's next packet begins another then.
+        // quiche drops and counts broken packets; but if it is the first packet, quiche closes the
+        // connection, and the client's next packet begins another.
         if quic.recv(&mut datagram, RecvInfo { from, to }).is_err() && quic.stats().recv == 0 {
             self.by_id.retain(|_, known| *known != index);
         }
         Ok(())
     }
 
-    /// A new connection, if the packet begins one; or a Retry.
+    /// Makes a new connection if the packet begins one, or sends a Retry.
     fn accept(&mut self, header: &quiche::Header<'_>, from: SocketAddr) -> Outcome<Option<usize>> {
         if header.ty != quiche::Type::Initial {
             return Ok(None);
@@ -256,7 +256,7 @@ impl Server {
 }
 
 /// A token that holds the client's address and the id that it chose. This server has no secrets:
-/// whoever forges a token harms a test.
+/// forging a token only harms a test.
 fn token_of(from: IpAddr, original: &[u8]) -> Vec<u8> {
     let mut token = octets(from).to_vec();
     token.extend_from_slice(original);
@@ -311,7 +311,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Downloads files at the same time, on a connection of their own.
+    /// Downloads files concurrently, on a connection of their own.
     fn fetch(&mut self, urls: &[Uri]) -> Outcome<()> {
         let (server, name) = files::server(self.settings, urls.first().ok_or("no URL")?)?;
         let server = port::mapped(server);
@@ -330,20 +330,20 @@ impl Client<'_> {
         while !quic.is_closed() {
             exchange.fetch(&mut quic)?;
             issue_ids(&mut quic)?;
-            // The ticket belongs to the connection, which must outlive its handshake for it.
+            // The ticket belongs to the connection, which must outlive its handshake to get it.
             let wants_ticket = self.settings.case != Case::Resumption
                 && self.settings.case != Case::ZeroRtt
                 || self.session.is_some()
                 || quic.session().is_some();
             if exchange.is_done() && wants_ticket {
-                // Fails if it is closing already.
+                // Fails if it is already closing.
                 let _ = quic.close(true, if is_http3 { 0x100 } else { 0 }, b"");
             }
             self.port.send_all(&mut quic)?;
             match self.port.receive(quic.timeout())? {
                 Some((mut datagram, from)) => {
                     let to = self.port.local;
-                    // What is broken is dropped, and counted by quiche.
+                    // quiche drops and counts broken packets.
                     let _ = quic.recv(&mut datagram, RecvInfo { from, to });
                 }
                 None => quic.on_timeout(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Quic;
 use crate::endpoint::Outcome;
 
-/// The longest wait, and the shortest that the system knows.
+/// The longest wait, and the shortest that the system supports.
 const LONGEST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_micros(100);
 
@@ -26,7 +26,7 @@ impl Port {
         Ok(Self { socket, local })
     }
 
-    /// Waits for a datagram, at most so long.
+    /// Waits for a datagram, at most this long.
     pub(super) fn receive(
         &self,
         limit: Option<Duration>,
@@ -49,13 +49,13 @@ impl Port {
 
     pub(super) fn send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
         match self.socket.send_to(datagram, to) {
-            // A peer that is gone already.
+            // The peer is already gone.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
             sent => sent.map(|_| ()),
         }
     }
 
-    /// Sends all that a connection has to send.
+    /// Sends everything that a connection has to send.
     pub(super) fn send_all(&self, quic: &mut Quic) -> Outcome<()> {
         let mut datagram = [0; MAX_UDP_PAYLOAD];
         loop {
@@ -63,7 +63,7 @@ impl Port {
                 Ok((len, info)) => self.send(&datagram[..len], info.to)?,
                 Err(quiche::Error::Done) => return Ok(()),
                 Err(error) => {
-                    // Fails if it is closing already.
+                    // Fails if it is already closing.
                     let _ = quic.close(false, 1, b"");
                     return Err(error.into());
                 }
@@ -72,7 +72,7 @@ impl Port {
     }
 }
 
-/// An address as a socket for IPv6 has it.
+/// Maps an address to its form on an IPv6 socket.
 pub(super) fn mapped(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), v4.port()).into(),

@@ -11,9 +11,9 @@ use super::super::material;
 use super::rustcrypto::HeaderCipher;
 use super::{Contender, Entrant, OneByOne, Peer, parts};
 
-/// An error where this CPU lacks something that graviola needs.
+/// Fails if this CPU lacks something that graviola needs.
 pub(crate) fn entrant() -> Result<Entrant, String> {
-    // graviola ends in a panic there; the reason stands in it, and is told once, by this program.
+    // graviola panics in that case; this program reports the panic's reason, once.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let tried = panic::catch_unwind(|| drop(AesGcm::new(material::key(Suite::Aes128Gcm))));

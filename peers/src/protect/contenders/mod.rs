@@ -1,4 +1,4 @@
-//! Who takes part, and how each is called.
+//! The contenders, and how each is called.
 //!
 //! ```text
 //!   Contender   all packets of a run, either way, with or without header protection
@@ -21,7 +21,7 @@ use squall_protect::{SAMPLE_LEN, TAG_LEN};
 use super::args::{Direction, Name, Suite};
 use super::packets::{HEADER_LEN, PN_OFFSET, Packets, SAMPLE_OFFSET};
 
-/// What is done with packets.
+/// What to do with packets.
 #[derive(Copy, Clone)]
 pub(crate) struct Work {
     pub(crate) direction: Direction,
@@ -30,12 +30,12 @@ pub(crate) struct Work {
 
 /// One side's expanded keys of a suite.
 pub(crate) trait Contender {
-    /// Works on all packets in place, in groups of `batch` where the library has groups; false
-    /// where a packet was refused.
+    /// Processes all packets in place, in groups of `batch` if the library supports groups; false
+    /// if a packet was refused.
     fn work(&mut self, work: Work, packets: &mut Packets, batch: usize) -> bool;
 }
 
-/// A library that takes a packet a call.
+/// A library that takes one packet per call.
 trait Peer {
     /// Seals in place; the packet ends with room for the tag.
     fn seal(&mut self, packet: &mut [u8], number: u64) -> bool;
@@ -88,7 +88,7 @@ fn mask(peer: &mut impl Peer, packet: &[u8]) -> Option<[u8; 5]> {
     peer.mask(sample)
 }
 
-/// A mask's bytes for the number, of which the last ones are beyond a shorter number.
+/// A mask's bytes for the packet number; if that is short, the last bytes do not apply.
 fn number_mask(mask: [u8; 5], first: u8) -> u32 {
     let number_len = u32::from(first & 3) + 1;
     u32::from_be_bytes([mask[1], mask[2], mask[3], mask[4]]) & (u32::MAX << (8 * (4 - number_len)))
@@ -112,7 +112,7 @@ fn protect(peer: &mut impl Peer, packet: &mut [u8]) -> bool {
     true
 }
 
-/// Removes header protection from a short header and gives the number.
+/// Removes header protection from a short header and returns the number.
 fn unprotect(peer: &mut impl Peer, packet: &mut [u8]) -> Option<u64> {
     let mask = mask(peer, packet)?;
     packet[0] ^= mask[0] & 0x1f;
@@ -130,26 +130,26 @@ fn parts(packet: &mut [u8]) -> Option<(&[u8], &mut [u8], &mut [u8; TAG_LEN])> {
     Some((header, payload, tag))
 }
 
-/// Expands keys; `None` where the library lacks the suite.
+/// Expands keys; `None` if the library lacks the suite.
 type Expand = Box<dyn Fn(Suite) -> Option<Box<dyn Contender>>>;
 
-/// Someone who takes part.
+/// A contender in a run.
 pub(crate) struct Entrant {
     pub(crate) name: Name,
     /// What it is, with its version.
     pub(crate) version: String,
-    /// Which of its code it uses on this CPU, as far as it can be told.
+    /// Which of its code it uses on this CPU, as far as is known.
     pub(crate) kernel: String,
     pub(crate) expand: Expand,
 }
 
-/// Who takes part, and who cannot.
+/// The contenders, and those that cannot take part.
 pub(crate) struct Field {
     pub(crate) entrants: Vec<Entrant>,
     pub(crate) left_out: Vec<(Name, String)>,
 }
 
-/// Brings in everybody whose name is given.
+/// Enters all named contenders.
 pub(crate) fn enter(names: &[Name]) -> Field {
     let mut field = Field {
         entrants: Vec::new(),
@@ -178,7 +178,7 @@ pub(crate) fn enter(names: &[Name]) -> Field {
     field
 }
 
-/// What a library that does not tell is said to use.
+/// The text for a library that does not report its kernel.
 const UNTOLD: &str = "picked by CPU feature; the library does not tell";
 
 /// The version of a package that this program was built with.

@@ -1,4 +1,4 @@
-//! ring and aws-lc-rs: the same interface twice, and the one that rustls' users of QUIC call.
+//! ring and aws-lc-rs: the same interface twice, the one that QUIC stacks with rustls call.
 
 use squall_peers_table::nonce;
 use squall_protect::SAMPLE_LEN;

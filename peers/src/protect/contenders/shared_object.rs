@@ -1,5 +1,5 @@
-//! BoringSSL, OpenSSL and ipsec-mb: built by cargo into shared objects beside this program, loaded,
-//! and called through their table.
+//! BoringSSL, OpenSSL and ipsec-mb: built by cargo into shared objects next to this program,
+//! loaded, and called through their table.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use super::super::material;
 use super::super::packets::HEADER_LEN;
 use super::{Entrant, OneByOne, Peer};
 
-/// Builds where needed, loads; an error with the reason in one line. `source` is the package that
-/// brings the library, where it is not the system's.
+/// Builds if necessary, and loads; an error gives the reason in one line. `source` is the package
+/// that provides the library, if it is not the system's.
 pub(crate) fn entrant(name: Name, member: &str, source: Option<&str>) -> Result<Entrant, String> {
     let table = load(&build(name, member)?)?;
     // SAFETY: the table's functions give static strings.
@@ -47,7 +47,7 @@ unsafe fn text(text: *const c_char) -> String {
         .into_owned()
 }
 
-/// Has cargo bring the shared object up to date, in the target folder that this program lies in.
+/// Makes cargo bring the shared object up to date, in this program's target folder.
 fn build(name: Name, member: &str) -> Result<PathBuf, String> {
     let program =
         std::env::current_exe().map_err(|error| format!("where is this program: {error}"))?;
@@ -65,7 +65,7 @@ fn build(name: Name, member: &str) -> Result<PathBuf, String> {
         .arg("--target-dir")
         .arg(target)
         .stdin(Stdio::null());
-    // What `cargo run` tells this program about its package is not true of the other one.
+    // What `cargo run` tells this program about its package does not apply to the other one.
     for (key, _) in std::env::vars_os() {
         let told = key.to_string_lossy();
         if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
@@ -80,8 +80,8 @@ fn build(name: Name, member: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// The telling line of a failed build: the message of a panic in a build script, or else the first
-/// error.
+/// The informative line of a failed build: the message of a panic in a build script, or else the
+/// first error.
 fn reason(stderr: &str) -> String {
     let mut lines = stderr.lines().map(str::trim);
     let error =
@@ -98,8 +98,8 @@ fn reason(stderr: &str) -> String {
 fn load(shared_object: &Path) -> Result<&'static Table, String> {
     // Its names stay its own.
     let flags = RTLD_NOW | RTLD_LOCAL;
-    // SAFETY: loading runs the library's initialisers, which these libraries mean to be run
-    // that way.
+    // SAFETY: loading runs the library's initialisers, which these libraries intend to be run that
+    // way.
     let library = unsafe { Library::open(Some(shared_object), flags) }
         .map_err(|error| format!("it does not load: {error}"))?;
     // SAFETY: the function has that type where it has that name.

@@ -40,7 +40,7 @@ struct Squall(Keys);
 impl Contender for Squall {
     fn work(&mut self, work: Work, packets: &mut Packets, batch: usize) -> bool {
         let (keys, buf) = (&mut self.0, &mut packets.buf[..]);
-        // A group never joins the last packets of the 64 and the first ones of their copies.
+        // A group never spans the last of the 64 packets and the first of the next copy.
         for copy in packets.spans.chunks_mut(PACKETS) {
             for group in copy.chunks_mut(batch) {
                 match (work.direction, work.header_protection) {

@@ -1,4 +1,4 @@
-//! TLS handshakes over TCP, as the command-line tool makes them: the threads around them.
+//! The threads around TLS handshakes over TCP, which are made as in the command-line tool.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::transport::job::{Job, Message, Role};
 use crate::transport::process::{Count, say};
 use crate::transport::verify::Verifier;
 
-/// Does one end's work: as many threads as handshakes at a time.
+/// Does one end's work: one thread per concurrent handshake.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
     let shape = job.shape();
     let provider = identity::limited(&provider(&job.provider));
@@ -26,7 +26,7 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
                 move || -> io::Result<()> {
                     loop {
                         let (socket, _) = listener.accept()?;
-                        // The client tells of a failed handshake.
+                        // The client reports a failed handshake.
                         let _ = accept(socket, &config, shape.each);
                     }
                 }
@@ -59,7 +59,7 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
     }
 }
 
-/// Runs so many threads to their end.
+/// Runs this many threads to their end.
 fn threads<W>(number: usize, work: impl Fn() -> W) -> Result<()>
 where
     W: FnOnce() -> io::Result<()> + Send + 'static,

@@ -1,10 +1,10 @@
-//! Plain TCP and TLS over TCP: the controls of `squall_yard`, in processes of their own.
+//! Plain TCP and TLS over TCP: the controls of `squall_yard`, in separate processes.
 //!
 //! ```text
-//!   bulk        one thread per connection at each end, 256 KiB per system call; a stream of QUIC
-//!               is a connection here
-//!   requests    one connection; reads what is there and writes all it asks for, in one call each
-//!   viewers     the same threads; a segment is asked for when it is due
+//!   bulk        one thread per connection at each end, 256 KiB per system call; a QUIC stream
+//!               corresponds to a connection
+//!   requests    one connection; reads what has arrived and writes the responses, in one call each
+//!   viewers     the same threads; a segment is requested when it is due
 //!   scattered   one event loop at each end for all connections
 //!   handshakes  four threads at each end: connect, handshake, requests, close
 //! ```
@@ -48,7 +48,7 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
     run_as(&Arc::new(tls), job, count)
 }
 
-/// The crypto library of that name.
+/// The crypto library with this name.
 fn provider(name: &str) -> CryptoProvider {
     if name == "ring" {
         rustls::crypto::ring::default_provider()
@@ -57,7 +57,7 @@ fn provider(name: &str) -> CryptoProvider {
     }
 }
 
-/// A listener on any port of this machine, its address told.
+/// A listener on any port of this machine; its address is reported.
 fn listen(job: &Job) -> Result<TcpListener> {
     let listener =
         TcpListener::bind((job.local, 0)).map_err(context("no TCP port to listen on"))?;
@@ -89,7 +89,7 @@ fn run_as<P: Protocol>(protocol: &Arc<P>, job: &Job, count: &Arc<Count>) -> Resu
     }
 }
 
-/// Serves connections, a thread each, until the process ends.
+/// Serves connections, one thread each, until the process ends.
 fn serve<P: Protocol>(
     protocol: &Arc<P>,
     listener: &TcpListener,
@@ -112,7 +112,7 @@ fn serve<P: Protocol>(
     }
 }
 
-/// Downloads on as many connections as QUIC has streams, a thread each.
+/// Downloads on as many connections as QUIC has streams, one thread each.
 fn download_all<P: Protocol>(
     protocol: &Arc<P>,
     address: SocketAddr,
@@ -121,7 +121,7 @@ fn download_all<P: Protocol>(
     check: bool,
 ) -> Result<()> {
     let places = shape.connections * shape.streams;
-    // The threads, and this one, which tells the parent.
+    // The threads, and this one, which reports to the parent.
     let ready = Arc::new(Barrier::new(places + 1));
     let clients: Vec<_> = (0..places)
         .map(|place| {
@@ -195,12 +195,12 @@ fn ask_scattered<P: Protocol>(
     group.ask(&message(&shape), shape.answer as usize, &mut places)
 }
 
-/// Compares and counts a client's responses, until there were as many as wanted.
+/// Compares and counts a client's responses, up to the number wanted.
 struct Checked<'a> {
     check: bool,
     answer: u64,
     verifier: Verifier,
-    /// Not asked for yet.
+    /// Not yet requested.
     left: u64,
     /// Answered since units were last counted.
     fresh: u64,
@@ -228,7 +228,7 @@ impl Responses for Checked<'_> {
     }
 }
 
-/// Keeps so many requests in flight on one connection.
+/// Keeps a number of requests in flight on one connection.
 fn requests<P: Protocol>(
     protocol: &P,
     address: SocketAddr,

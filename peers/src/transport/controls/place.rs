@@ -1,4 +1,4 @@
-//! Where a client makes its requests, one at a time on a connection, and checks and counts what
+//! Where a client makes its requests, one at a time per connection, and checks and counts what
 //! arrives.
 
 use std::io;
@@ -11,7 +11,7 @@ use crate::transport::case::Shape;
 use crate::transport::process::Count;
 use crate::transport::verify::Verifier;
 
-/// One connection's.
+/// The place of one connection.
 pub(super) struct Place<'a> {
     pace: Pace,
     /// Requests that have not begun.

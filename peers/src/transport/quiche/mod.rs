@@ -1,12 +1,12 @@
-//! quiche, which brings no I/O, in an event loop of our own.
+//! quiche, which does no I/O, in our own event loop.
 //!
 //! ```text
 //!   poll ──► recvmmsg, GRO ──► each datagram to its connection ──► streams of those connections
 //!     ▲                                                                      │
-//!     └───────── timers ◄── sendmmsg, GSO ◄── send() of each of them, until nothing is left
+//!     └───────── timers ◄── sendmmsg, GSO ◄── send() of each connection, until none is left
 //! ```
-//! Data for sending is handed over without a copy (`stream_send_zc`); quiche copies what is read,
-//! by its interface.
+//! Data for sending is handed over without a copy (`stream_send_zc`); quiche's interface copies
+//! what is read.
 
 mod udp;
 
@@ -157,7 +157,7 @@ fn config(job: &Job) -> std::result::Result<Config, Box<dyn std::error::Error>> 
     config.set_initial_max_streams_bidi(MAX_STREAMS.into());
     config.set_initial_max_streams_uni(MAX_STREAMS.into());
     config.set_cc_algorithm(quiche::CongestionControlAlgorithm::CUBIC);
-    // It paces with BBR only: with CUBIC, `SendInfo::at` is always the present.
+    // It paces with BBR only: with CUBIC, `SendInfo::at` is always now.
     config.enable_pacing(false);
     if job.case.workload == Workload::W7 {
         let queue = (DATAGRAM_BUFFER as u64 / job.case.size.max(1)) as usize;
@@ -168,9 +168,9 @@ fn config(job: &Job) -> std::result::Result<Config, Box<dyn std::error::Error>> 
 
 /// One end's work, from the loop's point of view.
 trait Application {
-    /// Something came for this connection, or its time is up.
+    /// Something arrived for this connection, or its time is up.
     fn process(&mut self, entry: &mut Entry) -> Result<()>;
-    /// When it wants to work next, whatever comes.
+    /// When it wants to work next, whatever arrives.
     fn due(&self) -> Option<Instant> {
         None
     }
@@ -196,8 +196,8 @@ struct Entry {
     next_stream: u64,
     unsent: u64,
     unanswered: u64,
-    /// Clients: the handshake's end has been seen; when the place's requests begin, and the current
-    /// one did.
+    /// Clients: whether the handshake's end has been seen; when the place's requests begin, and
+    /// when the current one did.
     established: bool,
     pace: Option<Pace>,
     begun: Option<Instant>,
@@ -209,25 +209,25 @@ struct Entry {
 struct Stream {
     outgoing: Outgoing,
     verifier: Option<Verifier>,
-    /// Servers: the length asked for, as far as it is there, and an upload to send back.
+    /// Servers: the length asked for, as far as it has arrived, and an upload to send back.
     head: Vec<u8>,
     upload: Vec<u8>,
 }
 
-/// Where a stream's sending half stands.
+/// The state of a stream's sending half.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sending {
     /// It is not known yet what to send.
     Waiting,
     Ready,
-    /// All of it, and the end, is with quiche.
+    /// All data, and the end, has been handed to quiche.
     Done,
 }
 
 /// What a stream has to send.
 struct Outgoing {
     source: Source,
-    /// Bytes to come, those of `piece` not counted.
+    /// Bytes still to come, excluding those in `piece`.
     left: u64,
     piece: Bytes,
     state: Sending,
@@ -243,7 +243,7 @@ impl Outgoing {
         }
     }
 
-    /// Hands over what quiche takes.
+    /// Hands over what quiche accepts.
     fn push(&mut self, quic: &mut Quic, id: u64) -> std::result::Result<(), quiche::Error> {
         while self.state == Sending::Ready {
             if self.piece.is_empty() && self.left > 0 {
@@ -271,14 +271,14 @@ impl Outgoing {
     }
 }
 
-/// The loop and what it works on.
+/// The loop and its state.
 struct Engine {
     /// A server's one socket, or a client's.
     sockets: Vec<UdpSocket>,
     locals: Vec<SocketAddr>,
     /// Watches several sockets.
     watch: Option<Readable>,
-    /// Sockets that may have something to be read.
+    /// Sockets that may have something to read.
     readable: Vec<usize>,
     config: Config,
     inbox: Inbox,
@@ -330,7 +330,7 @@ impl Engine {
         .map_err(context("waiting for datagrams"))
     }
 
-    /// Notes that a connection has something to do.
+    /// Records that a connection has something to do.
     fn touch(&mut self, index: usize) {
         if let Some(entry) = &mut self.connections[index]
             && !entry.touched
@@ -344,7 +344,7 @@ impl Engine {
     fn receive(&mut self, application: &impl Application) -> Result<()> {
         for socket in std::mem::take(&mut self.readable) {
             let emptied = self.receive_from(socket, application)?;
-            // A single one is asked again after every wait.
+            // A single one is tried again after every wait.
             if !emptied || self.watch.is_none() {
                 self.readable.push(socket);
             }
@@ -366,7 +366,7 @@ impl Engine {
                     && let Some(entry) = &mut self.connections[index]
                 {
                     let to = self.locals[socket];
-                    // What is wrong with a datagram quiche tells the peer itself.
+                    // quiche itself tells the peer what is wrong with a datagram.
                     let _ = entry.quic.recv(datagram, RecvInfo { from, to });
                     self.touch(index);
                 }
@@ -386,7 +386,7 @@ impl Engine {
         from: SocketAddr,
         application: &impl Application,
     ) -> Option<usize> {
-        // RFC 9000 §17.3.1: a short header has the connection id behind its first byte.
+        // RFC 9000 §17.3.1: a short header has the connection id after its first byte.
         if datagram.first()? & 0x80 == 0 {
             return self.by_id.get(datagram.get(1..1 + ID)?).copied();
         }
@@ -447,7 +447,7 @@ impl Engine {
         }
     }
 
-    /// Lets the application work on a connection, and sends what there is; false ends the loop.
+    /// Lets the application work on a connection, and sends what is ready; false ends the loop.
     fn turn(&mut self, index: usize, application: &mut impl Application) -> Result<bool> {
         let Some(mut entry) = self.connections[index].take_if(|entry| entry.touched) else {
             return Ok(true);
@@ -458,8 +458,8 @@ impl Engine {
         }
         application.process(&mut entry)?;
         self.send(&mut entry)?;
-        // Whoever has heard or said that it is over has no more to say; latecomers are unknown
-        // then.
+        // An end that has sent or received a close has no more to say; late packets are then
+        // unknown.
         if entry.over || entry.quic.is_draining() || entry.quic.is_closed() {
             self.free.push(index);
             for id in &entry.ids {
@@ -501,7 +501,7 @@ fn new_id() -> Result<[u8; ID]> {
 /// Answers requests.
 struct Server {
     workload: Workload,
-    /// What is sent again and again, if datagrams are the work.
+    /// What is sent repeatedly, if datagrams are the work.
     datagram: Option<Bytes>,
     scratch: Vec<u8>,
 }
@@ -519,7 +519,7 @@ impl Application for Server {
                 head: Vec::new(),
                 upload: Vec::new(),
             });
-            // A stream that is reset, or empty, has nothing to be answered.
+            // A stream that is reset or empty needs no answer.
             while let Ok((len, end)) = entry.quic.stream_recv(id, &mut self.scratch) {
                 let bytes = &self.scratch[..len];
                 let head = bytes.len().min(8 - stream.head.len());
@@ -561,10 +561,10 @@ impl Application for Server {
 }
 
 impl Stream {
-    /// The request is there: begins its answer.
+    /// The request has arrived: begins its answer.
     fn answer(&mut self, workload: Workload) {
-        // draft-banks-quic-performance §2.3.1: one that ends before its eight bytes is ignored,
-        // with an empty answer.
+        // draft-banks-quic-performance §2.3.1: one shorter than its eight bytes is ignored, with an
+        // empty answer.
         let wanted = self
             .head
             .first_chunk()
@@ -591,14 +591,14 @@ struct Client {
     scratch: Vec<u8>,
     /// The last ticket.
     session: Option<Vec<u8>>,
-    /// Places that are still at work, and handshakes that are still to be begun.
+    /// Places that are still at work, and handshakes that have yet to begin.
     working: usize,
     left: u64,
-    /// Connections that were begun; they take turns with the sockets.
+    /// Connections begun; they take the sockets in turn.
     connected: usize,
     /// Connections whose handshake is complete.
     established: usize,
-    /// Connections whose next request waits for its moment.
+    /// Connections whose next request waits for its time.
     due: BinaryHeap<Reverse<(Instant, usize)>>,
 }
 
@@ -753,7 +753,7 @@ fn next_due(pace: &mut Pace, index: usize) -> Option<Reverse<(Instant, usize)>> 
 }
 
 impl Client {
-    /// A handshake is complete: the connection's requests get their moments.
+    /// A handshake is complete: schedules the connection's requests.
     fn on_established(&mut self, entry: &mut Entry) {
         self.established += 1;
         if !self.handshakes && self.established == self.shape.connections {
@@ -766,7 +766,7 @@ impl Client {
         }
     }
 
-    /// Takes what is there of an answer.
+    /// Takes what has arrived of an answer.
     fn read(&mut self, entry: &mut Entry, id: u64) -> Result<()> {
         loop {
             let (len, end) = match entry.quic.stream_recv(id, &mut self.scratch) {

@@ -10,16 +10,16 @@ use std::time::Duration;
 use crate::transport::job::MAX_UDP_PAYLOAD;
 use crate::transport::socket;
 
-/// The most that a bundle holds: the largest UDP datagram.
+/// Maximum size of a bundle: the largest UDP datagram.
 const BUNDLE: usize = 65_507;
 /// Datagrams in a bundle: as many full ones as fit, below the kernel's limit of 64.
 const SEGMENTS: usize = BUNDLE / MAX_UDP_PAYLOAD as usize;
-/// Bundles a system call, either way.
+/// Bundles per system call, either way.
 const BUNDLES: usize = 8;
 /// Room for one control message with an integer.
 const CONTROL: usize = 64;
 
-/// Control messages start where a `cmsghdr` may lie.
+/// Control messages start aligned for a `cmsghdr`.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
@@ -32,7 +32,7 @@ pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
     socket::set(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
-/// Waits until something can be read, or, with `write`, written; at most so long.
+/// Waits until something can be read, or, with `write`, written; at most `limit`.
 pub(super) fn wait(socket: &UdpSocket, write: bool, limit: Option<Duration>) -> io::Result<()> {
     let mut poll = libc::pollfd {
         fd: socket.as_raw_fd(),
@@ -53,7 +53,7 @@ fn timespec(limit: Duration) -> libc::timespec {
     }
 }
 
-/// What a call that waits has returned; nothing, if a signal ended it.
+/// The result of a waiting call; nothing if a signal ended it.
 fn waited(answer: libc::c_int) -> io::Result<usize> {
     match usize::try_from(answer) {
         Ok(count) => Ok(count),
@@ -64,10 +64,10 @@ fn waited(answer: libc::c_int) -> io::Result<usize> {
     }
 }
 
-/// Events that one call takes.
+/// Events taken per call.
 const EVENTS: usize = 64;
 
-/// Says which sockets can be read: edge-triggered, so each has to be emptied.
+/// Reports which sockets can be read: edge-triggered, so each has to be emptied.
 pub(super) struct Readable {
     epoll: OwnedFd,
 }
@@ -97,7 +97,7 @@ impl Readable {
         Ok(Self { epoll })
     }
 
-    /// Waits until something can be read, at most so long, and adds the numbers of the sockets.
+    /// Waits until something can be read, at most `limit`, and adds the numbers of the sockets.
     pub(super) fn wait(&self, limit: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         let limit = limit.map(timespec);
@@ -126,7 +126,7 @@ struct Received {
     stride: usize,
 }
 
-/// What one call brings.
+/// What one call receives.
 #[derive(Default)]
 pub(super) struct Inbox {
     buffers: Vec<u8>,
@@ -141,7 +141,7 @@ impl Inbox {
         }
     }
 
-    /// Takes what is there without waiting; returns whether it may have been all.
+    /// Takes what has arrived without waiting; returns whether that may have been everything.
     pub(super) fn fill(&mut self, socket: &UdpSocket) -> io::Result<bool> {
         self.received.clear();
         let mut controls = [Control([0; CONTROL]); BUNDLES];
@@ -179,7 +179,7 @@ impl Inbox {
             let error = io::Error::last_os_error();
             return match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(true),
-                // A peer's socket that is closed already.
+                // A peer's socket that is already closed.
                 io::ErrorKind::ConnectionRefused => Ok(false),
                 _ => Err(error),
             };
@@ -209,7 +209,7 @@ impl Inbox {
     }
 }
 
-/// The length of the datagrams in a bundle, where the kernel tells one.
+/// The length of the datagrams in a bundle, if the kernel reports one.
 fn stride(header: &libc::msghdr) -> Option<usize> {
     // SAFETY: the kernel has left `msg_control` and `msg_controllen` describing the control
     // messages that it wrote into a block that is still there; the macros walk within them.
@@ -239,7 +239,7 @@ struct Bundle {
     closed: bool,
 }
 
-/// Datagrams on their way out, bundled as they come.
+/// Outgoing datagrams, bundled as they come.
 pub(super) struct Outbox {
     buffer: Vec<u8>,
     used: usize,
@@ -255,7 +255,7 @@ impl Outbox {
         }
     }
 
-    /// Where the next datagram may be written; `None`: to be flushed first.
+    /// Where the next datagram may be written; `None`: flush first.
     pub(super) fn space(&mut self) -> Option<&mut [u8]> {
         let room = self
             .buffer
@@ -263,7 +263,7 @@ impl Outbox {
         (self.bundles.len() < BUNDLES).then_some(room)
     }
 
-    /// Takes so many bytes of the space as a datagram from a socket.
+    /// Takes `len` bytes of the space as a datagram from a socket.
     pub(super) fn push(&mut self, len: usize, socket: usize, to: SocketAddr) -> io::Result<()> {
         let SocketAddr::V4(to) = to else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -292,7 +292,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends all of it, and waits for a socket that is full.
+    /// Sends everything, and waits for a socket that is full.
     pub(super) fn flush(&mut self, sockets: &[UdpSocket]) -> io::Result<()> {
         let mut sent = 0;
         while let Some(front) = self.bundles.get(sent) {
@@ -304,7 +304,7 @@ impl Outbox {
                         wait(socket, true, Some(Duration::from_millis(10)))?;
                     }
                     io::ErrorKind::Interrupted => {}
-                    // A peer's socket that is closed already.
+                    // A peer's socket that is already closed.
                     io::ErrorKind::ConnectionRefused => sent += 1,
                     _ => return Err(error),
                 },
@@ -315,7 +315,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// One call, for the bundles from `from` on that leave by the same socket.
+    /// Makes one call, for the bundles from `from` on that leave by the same socket.
     fn send(&mut self, socket: &UdpSocket, from: usize) -> io::Result<usize> {
         let mut controls = [Control([0; CONTROL]); BUNDLES];
         // SAFETY: a sockaddr_in is integers; all zeroes is a valid one.
@@ -385,7 +385,7 @@ mod tests {
         let near = socket::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         prepare(&far).expect("GRO");
         let to = far.local_addr().expect("an address");
-        // Two full ones, a short one that ends their bundle, a longer one that begins another.
+        // Two full ones, a short one that ends their bundle, and a longer one that begins another.
         let lens = [1472, 1472, 100, 1200, 1200, 7];
         let mut outbox = Outbox::new();
         for (index, len) in lens.into_iter().enumerate() {

@@ -1,17 +1,17 @@
-//! The bottleneck: a drop-tail queue that one rate drains.
+//! The bottleneck: a drop-tail queue that drains at one rate.
 //!
-//! It is computed, not waited for: a packet leaves when those before it have left and its own time
-//! at the rate is over. So the figures depend on when packets arrive, and not on how punctually the
-//! router wakes up to send them on.
+//! It is computed rather than waited for: a packet leaves when those before it have left and its
+//! own transmission time is over. So the figures depend on when packets arrive, not on how
+//! punctually the router wakes up to forward them.
 
 use std::time::Duration;
 
-/// How much passes, and how much may wait for it.
+/// The rate of a link, and how much may wait for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     /// Bits per second.
     rate: u64,
-    /// Bytes that have arrived and not left, those of the packet that is leaving included.
+    /// Bytes that may have arrived but not left, including the packet that is leaving.
     buffer: u64,
 }
 
@@ -46,11 +46,11 @@ impl Link {
 #[derive(Debug)]
 pub(super) struct Queue {
     link: Link,
-    /// When all that is queued has left.
+    /// When everything queued will have left.
     empty_at: Duration,
 }
 
-/// What becomes of a packet that is not dropped.
+/// The passage of a packet that is not dropped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Passage {
     /// Until the link begins to send it.
@@ -114,7 +114,7 @@ mod tests {
         // Three packets fit, of which one is being sent.
         let first = [Some(0), Some(1_200), Some(2_400), None, None];
         assert_eq!(waits(0, 5), first);
-        // Half a packet has left, which makes no room for a whole one; then one has.
+        // Half a packet has left, which makes no room for a whole one; then a whole one has left.
         assert_eq!(waits(600, 1), [None]);
         assert_eq!(waits(1_200, 2), [Some(2_400), None]);
         // A link at rest sends at once.
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn the_rate_is_kept() {
         let mut queue = Queue::new(link());
-        // Twice the rate for a second: half of it passes.
+        // Twice the rate for a second: half of the packets pass.
         let left: Vec<Duration> = (0..1_667)
             .filter_map(|index| queue.offer(micros(index * 600), 1_500))
             .map(|passage| passage.left_at)

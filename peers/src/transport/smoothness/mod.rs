@@ -1,5 +1,5 @@
-//! How smoothly a sender sends, as seen behind it: bursts and gaps, and what they cost on a link
-//! with a short queue.
+//! How smoothly a sender sends, as seen by the network: bursts and gaps, and what they cost on a
+//! link with a short queue.
 //!
 //! ```text
 //!   namespace "server"               this process                    namespace "client"
@@ -9,8 +9,8 @@
 //!
 //!   tun  the system's part    router  reads, stamps, delays, writes    link  the queue, computed
 //! ```
-//! Contenders take turns, each time in new namespaces: the kernel's TCP would take over what it has
-//! learned of the path.
+//! Contenders take turns, each time in new namespaces: otherwise the kernel's TCP would remember
+//! the path.
 
 mod link;
 mod record;
@@ -56,7 +56,7 @@ pub(crate) struct Smoothness {
     /// Rounds of every rate.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Seconds of the start, which has figures of its own.
+    /// Seconds of the start, which has its own figures.
     #[arg(long, value_name = "SECS", default_value = "3", value_parser = parse_seconds)]
     start: Duration,
     /// Seconds of a round after the start.
@@ -81,15 +81,15 @@ fn parse_positive(text: &str) -> std::result::Result<f64, &'static str> {
 const DEVICE: &str = "path0";
 /// Packets that a device holds until the router reads them: more than any sender has in flight.
 const DEVICE_QUEUE: &str = "20000";
-/// What sockets begin with, until the control sets CUBIC: where the system's default is BBR, its
-/// pacing would stay with the socket. Reno is what a namespace may always choose.
+/// The initial congestion control of sockets, until the control sets CUBIC: if the system's default
+/// is BBR, its pacing would stay with the socket. A namespace may always choose Reno.
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control=reno";
 
 /// Measures and prints.
 pub(crate) fn run(args: &Smoothness) -> Result<()> {
     interrupt::listen()?;
-    // A compiler on the same core would make bursts: a sender that it keeps waiting sends late, and
-    // then all at once.
+    // A compiler on the same core would cause bursts: a sender that it delays sends late, and then
+    // everything at once.
     tun::hurry(1).map_err(context("only the superuser can build a network"))?;
     if let Some(folder) = &args.trace {
         std::fs::create_dir_all(folder).map_err(context("no folder for traces"))?;
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Smoothness) -> Result<()> {
     for round in 0..args.rounds as usize {
         for &rate in &args.rate {
             for index in 0..contenders.len() {
-                // Each round begins with another one.
+                // Each round begins with a different one.
                 let contender = contenders[(index + round) % contenders.len()];
                 let path = RoundPath::new(args, rate);
                 let (phases, seen) = path.measure(&bench, contender)?;
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &Smoothness) -> Result<()> {
     Ok(())
 }
 
-/// What one measurement is made with.
+/// What one measurement uses.
 struct RoundPath {
     link: Link,
     rtt: Duration,
@@ -157,10 +157,10 @@ impl RoundPath {
         }
     }
 
-    /// One round of one contender: its phases, and all that the router saw.
+    /// One round of one contender: its phases, and everything that the router saw.
     fn measure(&self, bench: &Bench, contender: Contender) -> Result<([Measured; 2], Seen)> {
         let network = Network::apart()?;
-        // Beside the client, which has less to do; the sender has its core for itself.
+        // On the client's core, which has less to do; the sender has its core to itself.
         let core = bench.cores.map(|[_, client]| client);
         let router = Router::start(devices(&network)?, self.link, self.rtt, core)?;
         let case = Case::of(Workload::W1, &[])[0];
@@ -214,7 +214,7 @@ fn devices(network: &Network) -> Result<[File; 2]> {
     Ok([one(0)?, one(1)?])
 }
 
-/// Sleeps, unless the user wants an end.
+/// Sleeps, unless the user interrupts.
 fn sleep(time: Duration) -> Result<()> {
     let until = Instant::now() + time;
     while !interrupt::due(Some(until)) {
@@ -228,7 +228,7 @@ fn sleep(time: Duration) -> Result<()> {
 }
 
 /// Packets that the sender's device has dropped, and datagrams that found a full socket at the
-/// client: they would be taken for the link's.
+/// client: they would be mistaken for the link's.
 fn lost_elsewhere([server, client]: &[End; 2]) -> u64 {
     let read = |pid: u32, file: &str| {
         std::fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default()

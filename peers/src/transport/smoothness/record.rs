@@ -1,4 +1,4 @@
-//! What the router saw of a sender's packets, and the figures made of it.
+//! What the router saw of a sender's packets, and the figures derived from it.
 //!
 //! A **burst** is a packet and those that follow it, each within half of the time that a full-sized
 //! packet takes at the link's rate: at twice the rate or more. A **gap** is the time from a burst's
@@ -14,7 +14,7 @@ use super::link::Link;
 /// Bytes of a full-sized packet, IP header included.
 const FULL_SIZE: u64 = 1500;
 
-/// A packet of the sender's.
+/// A packet from the sender.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     /// On the router's clock.
@@ -44,7 +44,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Of what arrived within `time`.
+    /// The figures for what arrived within `time`.
     pub(super) fn of(arrivals: &[Arrival], link: &Link, time: Duration) -> Self {
         let packets = arrivals.len() as f64;
         let passed = arrivals.iter().filter(|one| one.wait.is_some());

@@ -13,9 +13,9 @@ use crate::transport::job::Contender;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Phase {
-    /// From the first packet: the handshake, slow start, and what its losses bring.
+    /// From the first packet: the handshake, slow start, and the effects of its losses.
     Start,
-    /// What follows.
+    /// The rest.
     Steady,
 }
 
@@ -27,15 +27,15 @@ impl Phase {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
     pub(super) figures: Figures,
-    /// Payload that the client's application got, as a share of the link's rate.
+    /// Payload that the client's application received, as a share of the link's rate.
     pub(super) goodput: f64,
-    /// CPU-seconds for 10^9 bytes of each end.
+    /// CPU-seconds of each end per 10^9 bytes.
     pub(super) cpu: [f64; 2],
-    /// Packets that were lost, not in the queue, but in a device or at a socket.
+    /// Packets lost in a device or at a socket rather than in the queue.
     pub(super) lost_elsewhere: u64,
 }
 
-/// What a row is about.
+/// What a row describes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Key {
     pub(super) mbit_per_s: f64,
@@ -47,8 +47,8 @@ pub(super) struct Key {
 pub(super) struct Report {
     setup: String,
     rounds: Vec<(Key, Vec<Measured>)>,
-    /// By how much the router sent packets on late in each round, in microseconds: the median and
-    /// the 99th percentile.
+    /// How late the router forwarded packets in each round, in microseconds: the median and the
+    /// 99th percentile.
     late: Vec<[f64; 2]>,
 }
 
@@ -109,7 +109,7 @@ impl Report {
         }
     }
 
-    /// One more round's phase.
+    /// Adds one more round's phase.
     pub(super) fn add(&mut self, key: Key, measured: Measured) {
         match self.rounds.iter_mut().find(|row| row.0 == key) {
             Some(row) => row.1.push(measured),
@@ -117,7 +117,7 @@ impl Report {
         }
     }
 
-    /// How punctual the router was in a round.
+    /// Adds the router's lateness in a round.
     pub(super) fn add_late(&mut self, late: [f64; 2]) {
         self.late.push(late);
     }

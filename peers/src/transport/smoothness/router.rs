@@ -4,8 +4,8 @@
 //!   server's TUN ─► read, time stamp ─► queue of the link ─► half of the RTT ─► client's TUN
 //!   client's TUN ─► read ────────────────────────────────► half of the RTT ─► server's TUN
 //! ```
-//! One thread: it reads all that is there, then writes one packet that is due, so that no time
-//! stamp is later than a write takes.
+//! One thread: it reads everything available, then writes one packet that is due, so that no time
+//! stamp is late by more than a write takes.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -22,7 +22,7 @@ use super::link::{Link, Queue};
 use super::record::Arrival;
 use super::tun;
 
-/// How often the thread looks whether it is to end.
+/// How often the thread checks whether it should end.
 const LOOK: Duration = Duration::from_millis(20);
 /// More than a packet of a device's MTU.
 const PACKET: usize = 2048;
@@ -38,12 +38,12 @@ pub(super) struct Router {
 pub(super) struct Seen {
     /// The server's packets, in order.
     pub(super) arrivals: Vec<Arrival>,
-    /// By how much each of them was sent on late.
+    /// How late each of them was forwarded.
     pub(super) late: Vec<Duration>,
 }
 
 impl Router {
-    /// Starts between the server's device and the client's, on that core.
+    /// Starts between the server's device and the client's, on this core.
     pub(super) fn start(
         devices: [File; 2],
         link: Link,
@@ -100,18 +100,18 @@ impl Drop for Router {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Whoever drops it has an error of his own to report.
+            // The caller that drops it has its own error to report.
             let _ = thread.join();
         }
     }
 }
 
-/// A packet and when it is due at the other side.
+/// A packet, and when it is due at the other side.
 type Due = (Duration, Vec<u8>);
 
 struct Work {
     start: Instant,
-    /// The server's and the client's; an index says from which one a packet comes.
+    /// The server's and the client's; an index tells from which one a packet comes.
     devices: [File; 2],
     delay: Duration,
     queue: Queue,
@@ -154,7 +154,7 @@ impl Work {
             Err(error) => return Err(error),
         };
         let packet = &packet[..bytes];
-        // The kernel asks for neighbours by IPv6, too.
+        // The kernel also sends neighbour discovery over IPv6.
         if packet.first().is_none_or(|first| first >> 4 != 4) {
             return Ok(true);
         }
@@ -177,7 +177,7 @@ impl Work {
         Ok(true)
     }
 
-    /// Gives the next packet that came from a device to the other one.
+    /// Passes the next packet from one device to the other.
     fn pass(&mut self, from: usize, late: Duration) {
         let Some((_, packet)) = self.under_way[from].pop_front() else {
             return;
@@ -185,7 +185,7 @@ impl Work {
         if from == SERVER {
             self.seen.late.push(late);
         }
-        // What the other end's kernel does not take is lost, as on any network.
+        // What the other end's kernel does not accept is lost, as on any network.
         let _ = (&self.devices[1 - from]).write(&packet);
     }
 }

@@ -1,5 +1,5 @@
-//! What the router needs of the system: a TUN device in a namespace, precise waiting, and a place
-//! before other threads.
+//! What the router needs from the system: a TUN device in a namespace, precise waiting, and
+//! priority over other threads.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use squall_yard::error::{Failure, Result, context};
 
-/// The device of a namespace, made with this descriptor and gone with it. It carries IP packets, a
-/// packet each read and write, and the kernel cuts what it would leave to a card's segmentation.
+/// The device of a namespace, which lives as long as this descriptor. It carries IP packets, one
+/// per read and write, and the kernel splits what it would leave to a card's segmentation.
 pub(super) fn open(namespace: &str, device: &str) -> Result<File> {
     let place = PathBuf::from("/run/netns").join(namespace);
     let doing = format!("cannot make a TUN device in {namespace}");
-    // A thread of its own, since it stays in the namespace.
+    // A separate thread, since it stays in the namespace.
     thread::scope(|scope| {
         let opened = scope.spawn(|| {
             enter(&File::open(place)?)?;
@@ -64,8 +64,8 @@ fn name(file: &File, device: &str) -> io::Result<()> {
     succeed(answer)
 }
 
-/// Waits until one of them has something to read, or for that long, to the nanosecond as far as the
-/// kernel's timers go.
+/// Waits until one of them has something to read, or for this long, as precisely as the kernel's
+/// timers allow.
 pub(super) fn wait(files: [&File; 2], time: Duration) -> io::Result<()> {
     let mut polled = files.map(|file| libc::pollfd {
         fd: file.as_raw_fd(),
@@ -91,8 +91,8 @@ pub(super) fn wait(files: [&File; 2], time: Duration) -> io::Result<()> {
     }
 }
 
-/// Has this thread, and those and the processes that it will start, run before all others of its
-/// core, but for those in a greater hurry.
+/// Runs this thread, and the threads and processes that it will start, before all others on its
+/// core, except those with a higher priority.
 pub(super) fn hurry(sched_priority: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority };
     // SAFETY: the parameters are readable until the call returns; 0 is the calling thread.

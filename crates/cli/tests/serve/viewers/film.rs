@@ -6,11 +6,11 @@ use crate::client::Folder;
 pub(super) const SEGMENT_S: u64 = 2;
 /// The bitrate of audio.
 const AUDIO_KBIT_S: u64 = 64;
-/// The bitrates of video in hundredths of the mean: up and down again, a step with each segment.
+/// The bitrates of video in hundredths of the mean: up and down again, one step per segment.
 const LADDER: [u64; 8] = [25, 50, 100, 150, 200, 150, 75, 50];
 /// The time of all steps.
 pub(super) const LADDER_S: u64 = LADDER.len() as u64 * SEGMENT_S;
-/// Segments of one bitrate, which all differ. The film starts over after them.
+/// Number of segments per bitrate, all different. The film then starts over.
 const SEGMENTS: usize = 8;
 
 /// A segment, as it must arrive.
@@ -25,7 +25,7 @@ pub(super) struct Segment {
 #[derive(Debug)]
 pub(super) struct Film {
     audio: Vec<Segment>,
-    /// By the steps of the ladder.
+    /// By step of the ladder.
     video: Vec<Vec<Segment>>,
 }
 
@@ -54,8 +54,8 @@ impl Film {
         }
     }
 
-    /// Audio and video of the segment of this number, for a viewer who began at another place of
-    /// the ladder than others.
+    /// Audio and video of the segment with this number, for a viewer who began `offset` steps up
+    /// the ladder.
     pub(super) fn at(&self, number: usize, offset: usize) -> [&Segment; 2] {
         let step = &self.video[(number + offset) % self.video.len()];
         [&self.audio[number % SEGMENTS], &step[number % SEGMENTS]]
@@ -76,8 +76,8 @@ impl Segment {
     fn new(kind: &str, kbit_s: u64, number: usize) -> Self {
         let path = format!("/{kind}-{kbit_s}k-{number}.m4s");
         let len = kbit_s * 1_000 / 8 * SEGMENT_S;
-        // Differs from segment to segment and from place to place: what is missing, doubled, in
-        // disorder or of another segment does not compare equal.
+        // Differs from segment to segment and from place to place: data that is missing, repeated,
+        // out of order or from another segment does not compare equal.
         let mut state = path.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });

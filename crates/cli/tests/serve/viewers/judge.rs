@@ -1,4 +1,4 @@
-//! What must hold of a show.
+//! What must hold for a show.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,15 +10,15 @@ use super::plan::Plan;
 use super::show::{End, Outcome};
 use super::viewer::Seen;
 
-/// Memory that a process may gain from one half of a quiet time to the other: the allocator's
-/// pages come and go.
+/// Memory that a process may gain between the halves of a quiet time: the allocator's pages come
+/// and go.
 const GROWTH: u64 = 1 << 20;
-/// And as a share of what it has.
+/// The same as a share of what it has.
 const GROWTH_SHARE: f64 = 0.05;
 /// Beyond its grace period, a process takes this long to end: a second for the clients' last
 /// acknowledgements, a second for the runtime's threads.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// And for each connection, whose client is told.
+/// The same for each connection, whose client is told.
 const FAREWELL_EACH: Duration = Duration::from_micros(200);
 
 /// The result, as text and as JSON.
@@ -101,7 +101,7 @@ impl Report {
         ] {
             self.require(count == 0, || format!("{count} requests: {what}"));
         }
-        // The servers' own words: no response that did not arrive, none that was asked for twice.
+        // By the servers' own logs: every response arrived, and none was requested twice.
         let answered: u64 = logged.answered.iter().sum();
         self.require(answered == all.finished, || {
             format!(
@@ -301,7 +301,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What the access logs say of the film.
+/// What the access logs say about the film.
 struct Logged {
     /// Whole responses, by process.
     answered: [u64; 2],
@@ -318,7 +318,7 @@ impl Logged {
         for (log, answered) in outcome.logs.iter().zip(&mut logged.answered) {
             for line in log.lines() {
                 let object: Value = serde_json::from_str(line).expect("an object");
-                // Other requests are not the viewers'.
+                // Other requests are not from viewers.
                 let Some(len) = object["uri"]
                     .as_str()
                     .and_then(|path| outcome.film.len_of(path))

@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!   plan     how many viewers, for how long, at which bitrate
-//!   film     segments of audio and video, whose bytes are all known
-//!   viewer   requests them in time, each on a connection of its own, and compares every byte
+//!   film     segments of audio and video, with known bytes
+//!   viewer   requests them in time on its own connection, and compares every byte
 //!   watch    memory, descriptors and CPU of each process
 //!   show     the servers' processes and what happens to them
 //!      │       1/3   SIGHUP: a new certificate
 //!      │       1/2   SIGTERM: GOAWAY, the requests in flight, the end; then another process
-//!   judge    what must hold of all this, and what did not
+//!   judge    what must hold, and what did not
 //! ```
 //! A short form runs with the other tests, and `cargo xtask viewers` in any size.
 
@@ -22,7 +22,7 @@ mod watch;
 
 use plan::Plan;
 
-/// Fails with everything that did not hold.
+/// Fails with a list of everything that did not hold.
 fn must_hold(plan: &Plan) {
     let outcome = show::run(plan);
     let report = judge::Report::new(plan, &outcome);
@@ -45,7 +45,7 @@ fn a_restart_costs_viewers_no_request() {
 
 #[test]
 fn a_viewer_who_takes_nothing_does_not_hold_up_the_end() {
-    // Others wait for as long as the grace period: less than they have in store.
+    // Others wait for the grace period, which is shorter than their buffer.
     must_hold(&Plan {
         viewers: 5,
         seconds: 8,

@@ -49,7 +49,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// The arguments of `cargo xtask viewers`; wrong ones end the process with what is right.
+    /// The arguments of `cargo xtask viewers`; wrong ones end the process with a usage message.
     pub(super) fn of_xtask() -> Self {
         let arguments = std::env::var(ARGUMENTS).unwrap_or_default();
         Self::parse_from(arguments.split_whitespace())

@@ -23,18 +23,18 @@ use super::watch::{Process, Watch, machine, overflows};
 use crate::client::{Folder, Server, renew};
 use crate::common::signal;
 
-/// Sockets of the viewers: as many connections on each as it takes.
+/// Number of viewers' sockets; each carries its share of the connections.
 const SOCKETS: usize = 16;
-/// Connections that are made at a time by those who then do nothing.
+/// Idle connections that are made at a time.
 const AT_A_TIME: usize = 32;
-/// The file of those who take nothing of it, or little: more than a client's receive window.
+/// The file for clients that read little or nothing of it: larger than a client's receive window.
 const LONG: usize = 20_000_000;
 
-/// Until every connection has carried every bitrate: from then on it takes no more memory.
+/// Until every connection has carried every bitrate: from then on memory no longer grows.
 const SETTLED: Duration = Duration::from_secs(LADDER_S + 2);
 
-/// How long the rest of a response under way at the end waits where the end takes its time anyway:
-/// longer than a server waits for clients that have nothing under way.
+/// How long the rest of a response in flight waits at the end, if ending takes time anyway: longer
+/// than a server waits for clients that have nothing in flight.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What happened.
@@ -50,28 +50,28 @@ pub(super) struct Outcome {
     pub(super) restart: Restart,
     /// The second process's end.
     pub(super) end: End,
-    /// Access logs, of the first process and of the second.
+    /// Access logs of the first and the second process.
     pub(super) logs: [String; 2],
     pub(super) processes: Vec<Process>,
-    /// When nothing but the show goes on: before the restart, and after it.
+    /// When only the show is running: before and after the restart.
     pub(super) steady: [Range<Instant>; 2],
     pub(super) idle: Option<Idle>,
-    /// Share of the machine's time that was used, by anyone.
+    /// Share of the machine's time that was used, by any process.
     pub(super) busy: Option<f64>,
-    /// Datagrams that were lost for lack of room in a receive buffer, anyone's.
+    /// Datagrams lost for lack of room in any receive buffer.
     pub(super) overflows: Option<u64>,
     pub(super) took: Duration,
 }
 
-/// The certificate's exchange.
+/// The exchange of the certificate.
 pub(super) struct Renewal {
     pub(super) is_shown: bool,
-    /// Handshakes of viewers until after it.
+    /// Handshakes of viewers until just after it.
     pub(super) handshakes: usize,
 }
 
 pub(super) struct Restart {
-    /// The signal.
+    /// When the signal was sent.
     pub(super) at: Instant,
     pub(super) end: End,
     pub(super) witness: Witness,
@@ -79,11 +79,11 @@ pub(super) struct Restart {
     pub(super) gap: Duration,
 }
 
-/// Somebody whose response was under way at the signal, and who took the rest of it only when told
-/// that the connection takes no more requests.
+/// A client whose response was in flight at the signal, and which read the rest only when told that
+/// the connection takes no more requests.
 #[derive(Default)]
 pub(super) struct Witness {
-    /// By GOAWAY: the connection was still open.
+    /// Whether GOAWAY arrived: the connection was still open.
     pub(super) is_told: bool,
     /// Bytes that arrived.
     pub(super) bytes: usize,
@@ -100,18 +100,18 @@ pub(super) struct End {
     /// `None`: not in time, or by another signal.
     pub(super) status: Option<i32>,
     pub(super) took: Duration,
-    /// What it said.
+    /// What it printed.
     pub(super) stderr: Vec<String>,
 }
 
-/// What connections without requests take.
+/// The cost of connections without requests.
 pub(super) struct Idle {
     /// Resident memory of the server and of the clients, per connection.
     pub(super) server: f64,
     pub(super) clients: f64,
 }
 
-/// Notes the handshakes of an endpoint, and what ended its connections.
+/// Records the handshakes of an endpoint, and what ended its connections.
 #[derive(Default)]
 struct Noted {
     handshakes: Mutex<Vec<Instant>>,
@@ -176,7 +176,7 @@ pub(super) fn run(plan: &Plan) -> Outcome {
     over.store(true, Ordering::Relaxed);
     let seen = runtime.block_on(viewers.join_all());
     let (took, busy) = (began.elapsed(), share(busy, machine()));
-    // Everything until here ended while somebody watched.
+    // Everything up to here ended while viewers watched.
     let ends = std::mem::take(&mut *noted.ends.lock().expect("no panic"));
     let end = end(second, plan);
     drop((idle.1, stuck));
@@ -202,7 +202,7 @@ pub(super) fn run(plan: &Plan) -> Outcome {
     }
 }
 
-/// Two threads: what one core sends, another one can take.
+/// Two threads: what one core sends, another can receive.
 fn runtime() -> Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -220,7 +220,7 @@ fn share(before: Option<(u64, u64)>, after: Option<(u64, u64)>) -> Option<f64> {
     Some((busy_after - busy) as f64 / (all_after - all).max(1) as f64)
 }
 
-/// What all processes of the server have in common.
+/// What all processes of the server share.
 struct Stage {
     film: Arc<Film>,
     /// What is served.
@@ -266,7 +266,7 @@ impl Stage {
         Server::at(port, &args)
     }
 
-    /// Spreads the beginnings over a time.
+    /// Starts viewers, spread over some time.
     fn viewers(
         &self,
         plan: &Plan,
@@ -283,7 +283,7 @@ impl Stage {
         let mut tasks = JoinSet::new();
         for index in 0..plan.viewers {
             let endpoint = endpoints[index % sockets].clone();
-            // Every other one sends its first request with its first datagram, where it can.
+            // Every other one sends its first request with its first datagram, if it can.
             let client = ClientConfig::new(tls(index % 2 == 0));
             let viewer = Viewer {
                 client: Client::with(endpoint, client, squall_h3::Config::new(), None),
@@ -344,7 +344,7 @@ impl Stage {
         )
     }
 
-    /// Connections that have made a request, and make no more.
+    /// Connections that make one request and no more.
     async fn idle(&self, plan: &Plan, server: &Server) -> (Option<Idle>, Vec<Client>) {
         if plan.idle == 0 {
             return (None, Vec::new());
@@ -420,7 +420,7 @@ async fn witness(sender: SendRequest, response: Response<Body>, pause: Duration)
     witness
 }
 
-/// TLS of a client, which trusts anyone: what the server shows is compared.
+/// TLS of a client, which trusts any certificate: what the server presents is compared.
 fn tls(early_data: bool) -> rustls::ClientConfig {
     let mut tls = trusting_anyone(squall::provider()).expect("a configuration");
     tls.alpn_protocols = vec![b"h3".to_vec()];
@@ -445,7 +445,7 @@ async fn connect(endpoint: &Endpoint, port: u16) -> Connection {
     connecting.expect("a name").await.expect("a connection")
 }
 
-/// Asks a process to end, and waits for that a little longer than it may take.
+/// Asks a process to end, and waits slightly longer than it may take.
 fn end(mut server: Server, plan: &Plan) -> End {
     let began = Instant::now();
     signal(&server.process, "TERM");
@@ -456,7 +456,7 @@ fn end(mut server: Server, plan: &Plan) -> End {
         thread::sleep(Duration::from_millis(1));
     }
     let took = began.elapsed();
-    // Ends it now, if it has not.
+    // Kills it if it has not ended.
     let _ = server.process.kill();
     End {
         status: status.and_then(|status| status.code()),

@@ -1,12 +1,12 @@
-//! One viewer: requests segments ahead of their time, compares every byte, and notes what a player
-//! would show of it.
+//! One viewer: requests segments ahead of their time, compares every byte, and records what a
+//! player would show.
 //!
 //! ```text
-//!   requested   audio and video of a segment at once, when less than BUFFER of the film waits
+//!   requested   audio and video of a segment together, when less than BUFFER of the film is left
 //!   sent again  what the server has certainly not processed, and what found no connection, after
 //!               a growing pause
 //!   lost        every other failure: the server had accepted the request
-//!   a stall     a segment is not there when it is due; everything after it is due that much later
+//!   a stall     a segment is missing when it is due; everything after it is due that much later
 //! ```
 
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use tokio::time::{sleep, sleep_until};
 use super::film::{Film, SEGMENT_S, Segment};
 
 const SEGMENT: Duration = Duration::from_secs(SEGMENT_S);
-/// How much of the film a viewer keeps ahead of what is played.
+/// How far a viewer buffers ahead of what is played.
 const BUFFER: Duration = Duration::from_secs(3 * SEGMENT_S);
 /// Segments until the buffer is full.
 const TO_FILL: usize = 3;
 /// The first pause before a request is sent again, which doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// What a viewer remembers of what went wrong.
+/// Number of faults that a viewer remembers.
 const FAULTS: usize = 3;
 
 /// What a viewer counts.
@@ -38,7 +38,7 @@ const FAULTS: usize = 3;
 pub(super) struct Seen {
     /// Requests for segments; each may be sent several times.
     pub(super) begun: u64,
-    /// Those that were answered by the whole segment.
+    /// Requests answered with the whole segment.
     pub(super) finished: u64,
     /// Requests that were sent again because the server had not processed them.
     pub(super) rejected: u64,
@@ -48,13 +48,13 @@ pub(super) struct Seen {
     pub(super) lost: u64,
     /// Responses that ended early.
     pub(super) truncated: u64,
-    /// Responses that were another than expected.
+    /// Responses other than expected.
     pub(super) wrong: u64,
     /// Bytes that were compared.
     pub(super) bytes: u64,
     pub(super) stalls: u64,
     pub(super) stalled: Duration,
-    /// The least that was left of the buffer when a segment arrived, once it had been full.
+    /// The lowest buffer level at a segment's arrival, once it had been full.
     pub(super) least_buffer: Option<Duration>,
     /// How long the slowest request took, with repetitions.
     pub(super) slowest: Duration,
@@ -62,7 +62,7 @@ pub(super) struct Seen {
     pub(super) faults: Vec<String>,
 }
 
-/// Somebody who watches.
+/// A viewer.
 pub(super) struct Viewer {
     pub(super) client: Client,
     pub(super) film: Arc<Film>,
@@ -70,7 +70,7 @@ pub(super) struct Viewer {
     /// Chooses the place in the ladder, and the pauses.
     pub(super) index: usize,
     pub(super) begin: Instant,
-    /// The end of the show: what was requested before still arrives.
+    /// The end of the show: earlier requests still complete.
     pub(super) over: Arc<AtomicBool>,
 }
 
@@ -108,7 +108,7 @@ impl Viewer {
         seen
     }
 
-    /// Requests a segment until it is there.
+    /// Requests a segment until it has arrived.
     async fn fetch(&self, segment: &Segment) -> Seen {
         let mut seen = Seen {
             begun: 1,
@@ -157,8 +157,8 @@ impl Viewer {
         Request::get(uri).body(Empty::new()).expect("a request")
     }
 
-    /// Doubles with each attempt. Between half of it and all of it, so that viewers who failed
-    /// together do not come back together.
+    /// Doubles with each attempt; half of it is varied, so that viewers who failed together do not
+    /// return together.
     fn pause(&self, attempt: u32) -> Duration {
         let longest = FIRST_PAUSE
             .saturating_mul(1 << attempt.min(10))
@@ -205,7 +205,7 @@ impl Seen {
         }
     }
 
-    /// Adds what another has seen.
+    /// Adds what another viewer has seen.
     pub(super) fn add(&mut self, other: Self) {
         self.begun += other.begun;
         self.finished += other.finished;

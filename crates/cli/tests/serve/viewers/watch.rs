@@ -1,4 +1,4 @@
-//! What processes take, as the system reports it (proc(5)).
+//! The resources that processes use, as the system reports them (proc(5)).
 
 use std::fs;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use squall_yard::sys;
 
 const INTERVAL: Duration = Duration::from_millis(100);
-/// A window with fewer samples says nothing of growth.
+/// A window with fewer samples says nothing about growth.
 const LEAST: usize = 40;
 
-/// What a process took at a time.
+/// What a process used at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) at: Instant,
@@ -30,7 +30,7 @@ pub(super) struct Process {
     pub(super) samples: Vec<Sample>,
 }
 
-/// Looks at processes until it is stopped.
+/// Samples processes until stopped.
 pub(super) struct Watch {
     processes: Arc<Mutex<Vec<Process>>>,
     over: Arc<AtomicBool>,
@@ -76,7 +76,7 @@ impl Watch {
 /// `None` when it has ended.
 pub(super) fn sample(id: u32) -> Option<Sample> {
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
-    // A process that nobody has waited for yet has no memory any more.
+    // A zombie process no longer has memory.
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -94,7 +94,7 @@ impl Process {
         self.samples.iter().map(what).max().unwrap_or_default()
     }
 
-    /// Share of one core over the whole of its time.
+    /// Share of one core over its whole lifetime.
     pub(super) fn cores(&self) -> f64 {
         let (Some(first), Some(last)) = (self.samples.first(), self.samples.last()) else {
             return 0.0;
@@ -126,7 +126,7 @@ impl Process {
     }
 }
 
-/// Time that all cores were busy, and all time, since the machine started, in units of its own.
+/// Busy time and total time of all cores since the machine started, in the machine's units.
 pub(super) fn machine() -> Option<(u64, u64)> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let times = stat.lines().next()?.split_whitespace().skip(1).take(8);
@@ -136,7 +136,7 @@ pub(super) fn machine() -> Option<(u64, u64)> {
     Some((all - times.get(3)? - times.get(4)?, all))
 }
 
-/// Datagrams that found no room in a receive buffer, on this machine and since it started (IPv4).
+/// Datagrams that found no room in a receive buffer since this machine started (IPv4).
 pub(super) fn overflows() -> Option<u64> {
     let snmp = fs::read_to_string("/proc/net/snmp").ok()?;
     let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Udp:"));

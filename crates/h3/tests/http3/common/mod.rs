@@ -53,7 +53,7 @@ impl Site {
         Self { endpoint, roots }
     }
 
-    /// A connection of a client of its own.
+    /// A connection of a new client.
     pub(crate) async fn connection(&self) -> Connection {
         self.connection_with(TransportConfig::default()).await
     }
@@ -63,7 +63,7 @@ impl Site {
         self.connection_by(address, transport).await
     }
 
-    /// One to another address, where datagrams are passed on.
+    /// The same to another address, which forwards datagrams.
     pub(crate) async fn connection_by(
         &self,
         address: SocketAddr,
@@ -81,7 +81,7 @@ impl Site {
     }
 }
 
-/// Serves by a function, on the connections' worker or on the caller's runtime.
+/// Serves with a function, on the connections' worker or on the caller's runtime.
 pub(crate) fn start<F, R, B>(site: &Site, config: Config, on_worker: bool, answer: F)
 where
     F: Fn(Request<Body>) -> R + Clone + Send + Sync + 'static,

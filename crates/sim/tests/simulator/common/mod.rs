@@ -1,4 +1,4 @@
-//! What the tests share: seeds on all cores, and short words for settings.
+//! What the tests share: seeds on all cores, and shorthand for settings.
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,8 +13,8 @@ pub(crate) fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The seeds of a test: `usual` many, unless the environment wants one (`SQUALL_SIM_SEED`) or
-/// another number of them (`SQUALL_SIM_SEEDS`).
+/// The seeds of a test: `usual` of them, unless the environment names one (`SQUALL_SIM_SEED`) or
+/// another number (`SQUALL_SIM_SEEDS`).
 pub(crate) fn seeds(usual: u64) -> Vec<u64> {
     let number = |name| {
         let value: String = std::env::var(name).ok()?;
@@ -27,10 +27,10 @@ pub(crate) fn seeds(usual: u64) -> Vec<u64> {
     }
 }
 
-/// Runs every seed, on all cores; returns what came of them, in their order.
+/// Runs every seed, on all cores; returns the results in seed order.
 ///
 /// # Panics
-/// If one failed; after all have run, naming those that did.
+/// If any seed failed, after all have run; names those that did.
 pub(crate) fn sweep<T: Send>(
     seeds: &[u64],
     run: impl Fn(u64) -> Result<T, Failure> + Sync,
