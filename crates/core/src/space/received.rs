@@ -325,6 +325,13 @@ impl ReceivedPackets {
             .take(MAX_ACK_RANGES)
     }
 
+    /// Whether packets are missing between those that are still reported: lost, late, or numbers
+    /// that the peer has skipped.
+    #[must_use]
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.ranges().nth(1).is_some()
+    }
+
     /// The largest number that an acknowledgement would name.
     #[must_use]
     pub(crate) fn largest_to_report(&self) -> Option<u64> {

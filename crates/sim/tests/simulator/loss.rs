@@ -1,9 +1,10 @@
 //! Transfers on bad networks: every byte arrives, in time, and nothing is left over. The invariants
 //! of every datagram (sizes, the amplification limit) are checked in all of them.
 
-use squall_sim::{Fault, run_seed};
+use squall_core::TransportConfig;
+use squall_sim::{Fault, Faults, Plan, Simulation, run_seed};
 
-use crate::common::{seeds, sweep};
+use crate::common::{ms, secs, seeds, setup, sweep};
 
 #[test]
 fn trials_end_as_they_have_to() {
@@ -39,4 +40,34 @@ fn a_seed_is_a_run() {
         );
     }
     assert_ne!(run_seed(3).unwrap().counters, run_seed(4).unwrap().counters);
+}
+
+/// An acknowledgement that was lost is repeated with later data. If the time until then counted as
+/// a sample of the RTT, the probe timeout would grow, and the next repetition would come later.
+#[test]
+fn lost_acknowledgements_do_not_stretch_the_rtt() {
+    let mut times = sweep(&seeds(100), |seed| {
+        let faults = Faults {
+            delay: ms(30),
+            loss: 0.4,
+            ..Faults::default()
+        };
+        let mut setup = setup(seed, faults);
+        setup.transport = [(); 2].map(|()| {
+            TransportConfig::default()
+                .handshake_timeout(secs(4000))
+                .max_idle_timeout(secs(4000))
+        });
+        let mut sim = Simulation::new(setup, Plan::one_stream(100_000));
+        sim.run_until(secs(4000), "both ends are connected", |sim| {
+            sim.connected().is_some()
+        })?;
+        let began = sim.pair.now();
+        sim.run_until(secs(4000), "100 kB each way", Simulation::is_complete)?;
+        Ok(sim.pair.now() - began)
+    });
+    times.sort();
+    let [median, ninth_decile] = [50, 90].map(|percent| times[times.len() * percent / 100]);
+    println!("{median:?}, {ninth_decile:?}");
+    assert!(median < secs(9) && ninth_decile < secs(18), "{times:?}");
 }

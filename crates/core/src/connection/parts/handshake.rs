@@ -199,16 +199,20 @@ impl Handshake {
 
     /// How long the peer delayed an acknowledgement (RFC 9002 §5.3): zero for Initial and Handshake
     /// packets, and no longer than promised once the handshake is confirmed.
-    pub(crate) fn ack_delay(&self, id: SpaceId, delay: u64) -> Duration {
+    ///
+    /// `None` if the RTT cannot be sampled: the delay is more than twice what was promised, and the
+    /// peer's packets get lost (`lossy`), so an earlier acknowledgement probably was (decision 55).
+    pub(crate) fn ack_delay(&self, id: SpaceId, delay: u64, lossy: bool) -> Option<Duration> {
         if id != SpaceId::Data {
-            return Duration::ZERO;
+            return Some(Duration::ZERO);
         }
         let delay = delay.checked_shl(self.peer.ack_delay_exponent);
         let delay = Duration::from_micros(delay.unwrap_or(u64::MAX));
-        if self.confirmed {
-            delay.min(self.peer.max_ack_delay)
-        } else {
-            delay
+        let promised = self.peer.max_ack_delay;
+        match self.confirmed {
+            true if lossy && delay > 2 * promised => None,
+            true => Some(delay.min(promised)),
+            false => Some(delay),
         }
     }
 
