@@ -184,8 +184,8 @@ impl Qlog {
         self.event(now, "quic:version_information", data);
     }
 
-    /// Logs a Version Negotiation packet with the server's versions, and the version that the client
-    /// begins anew with, if there is one.
+    /// Logs a Version Negotiation packet with the server's versions, and the version with which the
+    /// client begins anew, if there is one.
     pub(crate) fn version_negotiation(&mut self, now: Time, list: &[u8], chosen: Option<u32>) {
         let data = json!({ "header": { "packet_type": "version_negotiation" } });
         self.event(now, "quic:packet_received", data);
