@@ -46,7 +46,7 @@ impl Endpoint {
     ///
     /// An attempt is handled on the worker at which it arrived, and its connection stays there, so
     /// no other thread is woken. With [`accept`](Self::accept), attempts go to the caller's thread
-    /// and back. Dropping the future has the same effect as with `serve`.
+    /// and back. If the future is dropped, the effect is the same as with `serve`.
     pub async fn serve_incoming<H, F>(&self, handler: H)
     where
         H: Fn(Incoming) -> F + Send + Sync + 'static,
