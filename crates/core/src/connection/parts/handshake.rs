@@ -9,6 +9,7 @@ use squall_wire::{ConnectionId, Ecn, FixedBit, Side, TransportError, TransportPa
 use crate::connection::handshake::early::{Awaited, EarlyPacket, EarlyPackets};
 use crate::connection::handshake::parameters::parameter_error;
 use crate::connection::handshake::tls::{Restart, Tls};
+use crate::space::received::ReceivedPackets;
 use crate::space::{LevelKeys, SpaceId};
 use crate::time::Time;
 
@@ -200,9 +201,14 @@ impl Handshake {
     /// How long the peer delayed an acknowledgement (RFC 9002 §5.3): zero for Initial and Handshake
     /// packets, and no longer than promised once the handshake is confirmed.
     ///
-    /// `None` if the RTT cannot be sampled: the delay is more than twice what was promised, and the
-    /// peer's packets get lost (`lossy`), so an earlier acknowledgement probably was (decision 55).
-    pub(crate) fn ack_delay(&self, id: SpaceId, delay: u64, lossy: bool) -> Option<Duration> {
+    /// `None` if the RTT cannot be sampled: the delay is more than twice what was promised, and
+    /// packets of the peer are missing, probably with an earlier acknowledgement (decision 55).
+    pub(crate) fn ack_delay(
+        &self,
+        id: SpaceId,
+        delay: u64,
+        received: &ReceivedPackets,
+    ) -> Option<Duration> {
         if id != SpaceId::Data {
             return Some(Duration::ZERO);
         }
@@ -210,7 +216,7 @@ impl Handshake {
         let delay = Duration::from_micros(delay.unwrap_or(u64::MAX));
         let promised = self.peer.max_ack_delay;
         match self.confirmed {
-            true if lossy && delay > 2 * promised => None,
+            true if delay > 2 * promised && received.has_gaps() => None,
             true => Some(delay.min(promised)),
             false => Some(delay),
         }

@@ -106,8 +106,8 @@ impl Connection {
         }
         // RFC 9002 §5.1: a sample needs the largest newly acknowledged and an ack-eliciting one.
         if let Some(time_sent) = newly.largest_sent.filter(|_| newly.eliciting) {
-            let lossy = self.spaces[id].received.has_gaps();
-            if let Some(delay) = self.handshake.ack_delay(id, ack.delay, lossy) {
+            let received = &self.spaces[id].received;
+            if let Some(delay) = self.handshake.ack_delay(id, ack.delay, received) {
                 let rtt = &mut self.paths.active.flow.rtt;
                 rtt.update(trip.now - time_sent, delay);
             }
