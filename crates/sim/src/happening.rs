@@ -1,6 +1,7 @@
 //! What happens to a network while connections use it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use squall_core::Move;
 use squall_wire::{Path, Side};
@@ -22,6 +23,8 @@ pub enum Happening {
     /// The client moves to its second interface, or back to the first. A refusal is not a failure,
     /// as there may be no spare connection id.
     Migration(Move),
+    /// For this long, one side does nothing: its process is suspended.
+    Suspension(Side, Duration),
 }
 
 impl Happening {
@@ -29,6 +32,8 @@ impl Happening {
         match self {
             Self::Faults(from, faults) => pair.network().set_faults(from, faults),
             Self::Rebinding(address) => pair.network().rebind(Side::Client, address),
+            Self::Suspension(side, time) => pair.suspend(side, time),
+            Self::Migration(_) if pair.is_suspended(Side::Client) => {}
             Self::Migration(how) => {
                 let network = pair.network();
                 if network.local(Side::Client, SECOND).is_none() {

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod certificate;
+mod datagrams;
 mod failure;
 pub mod fuzz;
 mod guard;
@@ -32,6 +33,7 @@ mod rng;
 mod run;
 mod simulation;
 mod trial;
+mod variation;
 
 pub use certificate::{Configs, SERVER_NAME, tls, tls_with};
 pub use failure::Failure;

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use squall_core::{
     ClientConfig, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event, MigrateError,
@@ -94,6 +95,10 @@ struct Host {
     members: Vec<Member>,
     /// Whether it neither receives nor sends anything.
     vanished: bool,
+    /// Whether it refuses connections.
+    refuses: bool,
+    /// Until then it does nothing, as a process that the system has suspended.
+    suspended: Time,
     /// Where the log of its first connection goes.
     qlog: Option<PathBuf>,
     transport: Arc<TransportConfig>,
@@ -157,6 +162,8 @@ impl Pair {
                 endpoint: Endpoint::new(config, server, secret()),
                 members: Vec::new(),
                 vanished: false,
+                refuses: false,
+                suspended: Time::ZERO,
                 qlog: qlog
                     .as_ref()
                     .map(|folder| folder.join(format!("{seed}-{side:?}.sqlog").to_lowercase())),
@@ -266,6 +273,22 @@ impl Pair {
     /// From now on, one side neither receives nor sends anything.
     pub const fn vanish(&mut self, side: Side) {
         self.hosts[side as usize].vanished = true;
+    }
+
+    /// From now on, the server refuses connections.
+    pub const fn refuse_connections(&mut self) {
+        self.hosts[Side::Server as usize].refuses = true;
+    }
+
+    /// For this long from now, one side does nothing. What arrives meanwhile waits in its socket.
+    pub fn suspend(&mut self, side: Side, time: Duration) {
+        self.hosts[side as usize].suspended = self.now + time;
+    }
+
+    /// Whether one side does nothing for the time being.
+    #[must_use]
+    pub fn is_suspended(&self, side: Side) -> bool {
+        self.hosts[side as usize].suspended > self.now
     }
 
     /// One side loses all state of its connections, like a restarted process.
@@ -382,6 +405,9 @@ impl Pair {
         self.now = next;
         self.steps += 1;
         for side in [Side::Client, Side::Server] {
+            if self.is_suspended(side) {
+                continue;
+            }
             while let Some(delivery) = self.network.deliver(self.now, side) {
                 // What was in flight to an address that the host has left is lost.
                 if self.network.local(side, delivery.destination).is_none() {
@@ -407,11 +433,15 @@ impl Pair {
     }
 
     fn next_happening(&self) -> Option<Time> {
-        let hosts = self.hosts.iter().filter(|h| !h.vanished);
-        let timeouts = hosts.flat_map(|h| h.members.iter().filter(|m| !m.removed));
-        let timeouts = timeouts.filter_map(|m| m.connection.next_timeout());
-        let arrivals = [Side::Client, Side::Server].map(|side| self.network.next_arrival(side));
-        timeouts.chain(arrivals.into_iter().flatten()).min()
+        let next = self.hosts.iter().filter_map(|host| {
+            if self.is_suspended(host.side) {
+                return Some(host.suspended);
+            }
+            let members = host.members.iter().filter(|m| !m.removed && !host.vanished);
+            let timeouts = members.filter_map(|m| m.connection.next_timeout());
+            timeouts.chain(self.network.next_arrival(host.side)).min()
+        });
+        next.min()
     }
 
     fn receive(&mut self, to: Side, delivery: Delivery) {
@@ -436,8 +466,9 @@ impl Pair {
     /// # Errors
     /// A guard has found a violation.
     pub fn pump(&mut self, side: Side) -> Result<(), Failure> {
+        let suspended = self.is_suspended(side);
         let host = &mut self.hosts[side as usize];
-        if host.vanished {
+        if host.vanished || suspended {
             return Ok(());
         }
         let mut violation = None;
@@ -513,8 +544,10 @@ impl Host {
     }
 
     /// Makes the connection that completes the handshake, if there is one, the subject of the run.
+    /// One that its application has closed remains the subject.
     fn put_the_connected_first(&mut self) {
-        if self.members.first().is_some_and(|member| !member.connected)
+        let replaceable = |member: &Member| !member.connected && !member.connection.is_closed();
+        if self.members.first().is_some_and(replaceable)
             && let Some(connected) = self.members.iter().position(|member| member.connected)
         {
             self.members.swap(0, connected);
@@ -549,6 +582,10 @@ impl Host {
                     .members
                     .iter()
                     .position(|m| !m.removed && m.handle == handle),
+                Route::Incoming(incoming) if self.refuses => {
+                    responses.push((path, self.endpoint.refuse(incoming)));
+                    None
+                }
                 Route::Incoming(incoming) => {
                     let validated = incoming.remote_address_validated();
                     match self.endpoint.accept(now, incoming) {

@@ -8,6 +8,7 @@ use bytes::{Buf, Bytes};
 use squall_core::{CloseReason, Connection, Event, ReadError, Time, WriteError};
 use squall_wire::{Direction, Path, Side, StreamId};
 
+use crate::datagrams::Datagrams;
 use crate::plan::{CUT_CODE, Cut, Plan};
 
 const DIRECTIONS: [Direction; 2] = [Direction::Bidirectional, Direction::Unidirectional];
@@ -42,6 +43,7 @@ pub struct Party {
     finished: usize,
     /// Streams read to their end.
     ended: usize,
+    datagrams: Datagrams,
     /// Bytes taken by `write`.
     pub written: u64,
     /// Bytes read.
@@ -76,6 +78,7 @@ impl Party {
             next_read: None,
             finished: 0,
             ended: 0,
+            datagrams: Datagrams::new(plan.datagrams[side as usize]),
             written: 0,
             read: 0,
             early_data_accepted: None,
@@ -102,6 +105,12 @@ impl Party {
     #[must_use]
     pub fn has_sent_all(&self) -> bool {
         self.finished == self.plan.total(self.side).0
+    }
+
+    /// Unreliable datagrams sent and received.
+    #[must_use]
+    pub fn datagrams(&self) -> (u64, u64) {
+        (self.datagrams.sent(), self.datagrams.received())
     }
 
     /// When it wants to act without an event.
@@ -139,6 +148,7 @@ impl Party {
                 for direction in DIRECTIONS {
                     self.open(connection, direction)?;
                 }
+                self.datagrams.send(connection, self.side)?;
             }
             Event::EarlyDataAccepted => self.early_data_accepted = Some(true),
             Event::EarlyDataRejected => self.early_data_accepted = Some(false),
@@ -174,7 +184,9 @@ impl Party {
             }
             Event::Migrated(path) => self.moves.push((now, path)),
             Event::MigrationFailed(path) => self.failed_moves.push((now, path)),
-            Event::HandshakeData | Event::DatagramsReadable | Event::DatagramsWritable => {}
+            Event::DatagramsReadable => self.datagrams.read(connection, self.side.peer())?,
+            Event::DatagramsWritable => self.datagrams.send(connection, self.side)?,
+            Event::HandshakeData => {}
             Event::Closed(reason) => self.closed = Some(reason),
             other => return Err(format!("an event that no party knows: {other:?}")),
         }
@@ -188,6 +200,7 @@ impl Party {
             for direction in DIRECTIONS {
                 self.open(connection, direction)?;
             }
+            self.datagrams.send(connection, self.side)?;
             return Ok(true);
         }
         let Reading::Slowly(bytes, every) = self.reading else {

@@ -72,6 +72,8 @@ pub struct Plan {
     pub streams: [Vec<Outgoing>; 2],
     /// Maximum bytes handed to one call of `write`; 0 for no limit.
     pub chunk: usize,
+    /// Unreliable datagrams that each [`Side`] sends (RFC 9221).
+    pub datagrams: [u64; 2],
 }
 
 impl Plan {

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use squall_core::{CloseReason, Stats, Time};
-use squall_wire::Side;
+use squall_wire::{Side, TransportErrorCode};
 
 use crate::failure::Failure;
 use crate::happening::Happening;
@@ -76,6 +76,9 @@ pub fn run_trial(mut trial: Trial) -> Result<Report, Failure> {
             later: std::mem::take(&mut trial.later),
             happenings: trial.happenings.len(),
         };
+        if let Some((side, after)) = trial.early_close {
+            return course.close_early(&mut trial.begin()?, side, after);
+        }
         if trial.ends_in_silence() {
             course.end_in_silence(&mut trial.begin()?)
         } else {
@@ -136,7 +139,9 @@ impl Course {
                 .all(|s| sim.pair.stats(*s).bytes_in_flight == 0)
                 && sim.happenings_left() == 0
         })?;
-        let awake = self.faults.contains(&Fault::Rebinding);
+        check_datagrams(sim)?;
+        let awake = [Fault::Rebinding, Fault::Migration, Fault::PreferredAddress];
+        let awake = awake.iter().any(|fault| self.faults.contains(fault));
         check_silence(sim, QUIET.1 + if awake { AWAKE } else { 0 })?;
         let stats = SIDES.map(|side| sim.pair.stats(side));
         sim.close(Side::Client, 7, b"done")?;
@@ -173,6 +178,62 @@ impl Course {
         Ok(self.report(sim, Duration::ZERO, Duration::ZERO, stats, met, end))
     }
 
+    /// One end closes the connection while it is being established or used: the other must learn
+    /// of it, and nothing may be left.
+    fn close_early(
+        mut self,
+        sim: &mut Simulation,
+        side: Side,
+        after: Duration,
+    ) -> Result<Report, Failure> {
+        sim.schedule(std::mem::take(&mut self.later));
+        sim.run_for(after)?;
+        let side = if sim.pair.has_connection(side) {
+            side
+        } else {
+            Side::Client
+        };
+        sim.close(side, 9, b"enough")?;
+        sim.pair.refuse_connections();
+        sim.run_until(5 * self.patience, "both endpoints are empty", |sim| {
+            SIDES.iter().all(|s| sim.pair.live(*s) == 0) && sim.happenings_left() == 0
+        })?;
+        let ends = sim.parties.each_ref().map(|p| p.closed.clone());
+        let known = sim.parties.each_ref().map(|p| p.connected.is_some());
+        let fine = |of: Side| match &ends[of as usize] {
+            Some(CloseReason::Application { code, remote, .. }) => {
+                *code == 9 && *remote == (of != side)
+            }
+            // RFC 9000 §10.2.3: what an application says stays out of Initial and Handshake packets.
+            // A client that has heard nothing tries again, with the same token.
+            Some(CloseReason::Transport { code, remote, .. }) => {
+                let again = of == Side::Client && !known[of as usize];
+                let codes = [
+                    TransportErrorCode::CONNECTION_REFUSED,
+                    TransportErrorCode::INVALID_TOKEN,
+                ];
+                *remote
+                    && of != side
+                    && (*code == TransportErrorCode::APPLICATION_ERROR
+                        || again && codes.contains(code))
+            }
+            Some(CloseReason::IdleTimeout | CloseReason::Reset) => of != side,
+            Some(CloseReason::HandshakeTimeout) => of != side && !known[of as usize],
+            Some(_) => false,
+            None => of == Side::Server && !sim.pair.has_connection(of),
+        };
+        if let Some(side) = SIDES.into_iter().find(|side| !fine(*side)) {
+            return Err(sim
+                .pair
+                .failure(format!("{side:?} ended with {:?}", ends[side as usize])));
+        }
+        let stats = SIDES.map(|side| sim.pair.stats(side));
+        let end = ends[Side::Server as usize].clone();
+        let met = self.happenings;
+        let end = end.unwrap_or(CloseReason::IdleTimeout);
+        Ok(self.report(sim, Duration::ZERO, Duration::ZERO, stats, met, end))
+    }
+
     fn report(
         self,
         sim: &mut Simulation,
@@ -194,8 +255,12 @@ impl Course {
                 Fault::Corruption => seen(|c| c.corrupted),
                 Fault::EcnMarks => seen(|c| c.marked),
                 Fault::Intrusion => intrusions > 0,
-                Fault::Rebinding | Fault::Blackhole | Fault::MtuChange => met > 0,
-                Fault::Reordering | Fault::MuchData | Fault::Silence => true,
+                Fault::Rebinding
+                | Fault::Blackhole
+                | Fault::MtuChange
+                | Fault::Migration
+                | Fault::Suspension => met > 0,
+                _ => true,
             })
             .collect();
         let (start, connected) = sim.connected().unwrap_or((Time::ZERO, Time::ZERO));
@@ -235,6 +300,25 @@ fn check_silence(sim: &mut Simulation, most: u64) -> Result<(), Failure> {
             return Err(sim
                 .pair
                 .failure(format!("{side:?} still has {} streams", stats.open_streams)));
+        }
+    }
+    Ok(())
+}
+
+/// Where the network loses nothing, every unreliable datagram must arrive.
+fn check_datagrams(sim: &mut Simulation) -> Result<(), Failure> {
+    for side in SIDES {
+        let (sent, _) = sim.party(side).datagrams();
+        let (_, received) = sim.party(side.peer()).datagrams();
+        let lost = sim.pair.stats(side).packets_lost > 0
+            || sim.party(side).early_data_accepted == Some(false)
+            || SIDES
+                .iter()
+                .any(|s| sim.pair.stats(*s).datagram_frames_dropped > 0);
+        if received > sent || (received < sent && !lost) {
+            return Err(sim.pair.failure(format!(
+                "{side:?} sent {sent} datagrams and lost none; {received} arrived"
+            )));
         }
     }
     Ok(())

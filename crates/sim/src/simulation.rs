@@ -87,7 +87,8 @@ impl Simulation {
                     "not within {within:?}: {what}; {parties}; {stats:?}"
                 )));
             }
-            let wakes = self.parties.iter().filter_map(Party::wake);
+            let awake = SIDES.into_iter().filter(|s| !self.pair.is_suspended(*s));
+            let wakes = awake.filter_map(|side| self.party(side).wake());
             let happening = self.happenings.front().map(|(at, _)| *at);
             let limit = wakes.chain(happening).min().unwrap_or(deadline);
             self.pair.step(limit.min(deadline))?;
@@ -144,6 +145,9 @@ impl Simulation {
     /// Hands events to the applications and sends their responses, until nothing is left.
     fn serve(&mut self) -> Result<(), Failure> {
         for side in SIDES {
+            if self.pair.is_suspended(side) {
+                continue;
+            }
             loop {
                 let now = self.pair.now();
                 let party = &mut self.parties[side as usize];

@@ -1,5 +1,6 @@
 //! A run as drawn by its seed: settings, faults, what both sides send, and how it has to end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +17,11 @@ use crate::happening::Happening;
 use crate::intruder::Intrusion;
 use crate::network::Faults;
 use crate::pair::Setup;
+use crate::party::Reading;
 use crate::plan::{Outgoing, Plan};
 use crate::rng::Rng;
 use crate::simulation::Simulation;
+use crate::variation;
 
 /// Bytes that each side sends: normally, and in a trial with much data.
 const BYTES: usize = 100_000;
@@ -55,11 +58,29 @@ pub enum Fault {
     MuchData,
     /// From some point on, nothing ever gets through: both ends have to notice.
     Silence,
+    /// The network treats the server's datagrams otherwise than the client's.
+    Asymmetry,
+    /// ECN marks are erased, changed, set on everything, or get datagrams dropped.
+    EcnDamage,
+    /// The client moves to another of its addresses, once or more often.
+    Migration,
+    /// The server prefers another of its addresses.
+    PreferredAddress,
+    /// One end's process is suspended for a while.
+    Suspension,
+    /// An application reads slowly.
+    SlowReader,
+    /// Both ends send unreliable datagrams, too.
+    Datagrams,
+    /// The server has lost its tickets since the earlier connection.
+    LostTickets,
+    /// One end closes the connection before all is done.
+    EarlyClose,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 21] = [
         Self::HeavyLoss,
         Self::Loss,
         Self::Duplication,
@@ -72,6 +93,15 @@ impl Fault {
         Self::Intrusion,
         Self::MuchData,
         Self::Silence,
+        Self::Asymmetry,
+        Self::EcnDamage,
+        Self::Migration,
+        Self::PreferredAddress,
+        Self::Suspension,
+        Self::SlowReader,
+        Self::Datagrams,
+        Self::LostTickets,
+        Self::EarlyClose,
     ];
 
     /// Its name in the list of counts.
@@ -90,6 +120,15 @@ impl Fault {
             Self::Intrusion => "intrusion",
             Self::MuchData => "20 MB each way, reordering by thousands",
             Self::Silence => "silence for ever",
+            Self::Asymmetry => "asymmetry",
+            Self::EcnDamage => "damaged ECN marks",
+            Self::Migration => "migration",
+            Self::PreferredAddress => "preferred address",
+            Self::Suspension => "suspension",
+            Self::SlowReader => "slow reader",
+            Self::Datagrams => "unreliable datagrams",
+            Self::LostTickets => "lost tickets",
+            Self::EarlyClose => "early close",
         }
     }
 }
@@ -122,6 +161,12 @@ pub struct Trial {
     pub faults: Vec<Fault>,
     /// Its handshake.
     pub handshake: Handshake,
+    /// How both applications read, by [`Side`].
+    pub reading: [Reading; 2],
+    /// Another address of the server.
+    pub second_address: Option<SocketAddr>,
+    /// The end that closes the connection early, and the time after the start.
+    pub early_close: Option<(Side, Duration)>,
     /// Virtual time within which the handshake must be complete; also the idle timeout.
     pub patience: Duration,
     /// Virtual time after the handshake within which everything must be over.
@@ -213,11 +258,15 @@ impl Trial {
                 4..7 => Handshake::Resumed,
                 _ => Handshake::Early,
             },
+            reading: [Reading::AtOnce(usize::MAX); 2],
+            second_address: None,
+            early_close: None,
             patience,
             transfer: 2 * patience,
             silence: patience * 4 / 5,
         };
         trial.draw_happenings(&mut rng, &network);
+        variation::draw(&mut trial);
         trial
     }
 
@@ -316,12 +365,15 @@ impl Trial {
             setup,
             plan: Plan {
                 streams: [one, Vec::new()],
-                chunk: 0,
+                ..Plan::default()
             },
             happenings: Vec::new(),
             later: Vec::new(),
             faults: vec![Fault::Reordering, Fault::MuchData],
             handshake: Handshake::Full,
+            reading: [Reading::AtOnce(usize::MAX); 2],
+            second_address: None,
+            early_close: None,
             patience,
             transfer: Duration::from_secs(100),
             silence: Duration::from_secs(8),
@@ -345,13 +397,16 @@ impl Trial {
             ..
         } = &self.setup;
         format!(
-            "{:?}, {:?}\n{:#?}\n{:#?}\nsegments {max_segments}, {intrusion:?}\nstreams {:?}, {:?}\n{:#?}",
+            "{:?}, {:?}\n{:#?}\n{:#?}\nsegments {max_segments}, {intrusion:?}\nstreams {:?}, {:?}, datagrams {:?}\n{:?}, {:?}\n{:#?}",
             self.faults,
             self.handshake,
-            faults[0],
+            faults,
             transport,
             self.plan.streams.each_ref().map(Vec::len),
             self.plan.chunk,
+            self.plan.datagrams,
+            self.reading,
+            self.early_close,
             (&self.happenings, &self.later),
         )
     }
@@ -371,14 +426,25 @@ impl Trial {
                 client.enable_early_data = true;
                 server.max_early_data_size = u32::MAX;
             }
-            let configs = (Arc::new(client), Arc::new(server));
+            let mut configs = (Arc::new(client), Arc::new(server));
             let mut first = Setup::new(self.seed);
             first.tls = configs.clone();
             let mut sim = Simulation::new(first, Plan::one_stream(10));
             sim.run_until(Duration::from_secs(5), "a ticket", Simulation::is_complete)?;
+            if self.faults.contains(&Fault::LostTickets) {
+                let mut server = (*configs.1).clone();
+                server.session_storage = ServerSessionMemoryCache::new(8);
+                configs.1 = Arc::new(server);
+            }
             self.setup.tls = configs;
         }
         let mut sim = Simulation::new(self.setup, self.plan);
+        if let Some(address) = self.second_address {
+            sim.pair.network().add_address(Side::Server, address);
+        }
+        for (party, reading) in sim.parties.iter_mut().zip(self.reading) {
+            party.set_reading(reading);
+        }
         sim.schedule(self.happenings);
         Ok(sim)
     }

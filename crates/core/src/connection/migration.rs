@@ -465,6 +465,13 @@ impl Connection {
         let failed = self.paths.active.path;
         let pinned = self.paths.active.pinned;
         let validation = self.paths.active.validation.take();
+        if self.side == Side::Server && self.paths.active.validated {
+            // The client is there, but no challenge of 1200 bytes has been answered: all may have
+            // been lost. Its earlier addresses do not reach it any better.
+            let again = validation.filter(|v| !v.is_slowest());
+            self.paths.active.validation = again.map(|v| Box::new(v.again(now)));
+            return;
+        }
         let back = self.paths.last_validated();
         let back = back.map(|p| (p.tag, path::same_host(&p.path, &failed)));
         let Some((tag, same_host)) = back else {

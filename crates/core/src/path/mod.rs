@@ -152,6 +152,9 @@ pub(crate) struct PathState {
     pub(crate) tag: u8,
     /// Whether the peer has shown that it receives what we send there.
     pub(crate) validated: bool,
+    /// Whether it is, or was, the active path. A server may not send anything but probes on a path
+    /// that its client has only probed: the client may never move there.
+    pub(crate) used: bool,
     /// Whether datagrams must leave from `path.local`. A server answers from the address at which
     /// it was contacted; a client lets the system choose, and so follows a change of its addresses,
     /// unless the application chose one.
@@ -187,6 +190,7 @@ impl PathState {
             path,
             tag,
             validated: false,
+            used: false,
             pinned: limited,
             limited,
             received: 0,

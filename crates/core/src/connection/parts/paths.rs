@@ -105,9 +105,9 @@ impl Paths {
         Some(paths.others[paths.position(path)?].tag)
     }
 
-    /// The last path that was validated, apart from the active one.
+    /// The last path that was in use and validated, apart from the active one.
     pub(crate) fn last_validated(&self) -> Option<&PathState> {
-        self.others().iter().rev().find(|p| p.validated)
+        self.others().iter().rev().find(|p| p.validated && p.used)
     }
 
     /// The inactive path to which the connection will move once it is validated.
@@ -279,7 +279,7 @@ impl Paths {
         let paths = self.inactive.as_mut()?;
         let at = paths.others.iter().position(|p| p.tag == tag)?;
         let mut new = paths.others.remove(at);
-        new.forget_at = None;
+        (new.forget_at, new.used) = (None, true);
         new.mtu.resume();
         if keep_flow {
             new.take_flow(&mut self.active);
@@ -451,7 +451,7 @@ pub(crate) fn first_path(
 ) -> PathState {
     let mtu = Mtu::new(config);
     let mut state = PathState::new(path, 0, side == Side::Server, mtu, config);
-    state.validated = validated;
+    (state.validated, state.used) = (validated, true);
     state.spin = Spin::draw(config.spin_bit, rng);
     state
 }

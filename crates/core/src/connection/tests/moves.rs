@@ -146,3 +146,69 @@ fn a_path_is_not_given_up_while_the_answer_is_unread() {
     assert_eq!(server.path(), path(ELSEWHERE));
     assert!(server.paths.active.validated);
 }
+
+/// A server that has followed its client elsewhere and has two more paths: the one before, and one
+/// that the client has only probed.
+fn moved() -> Pair {
+    let mut pair = connected();
+    let ping = pair.take_ping(Side::Client);
+    receive_from_elsewhere(&mut pair, ping);
+    let server = pair.connection(Side::Server);
+    let probed = Path {
+        local: Some([192, 0, 2, 77].into()),
+        ..path(ELSEWHERE)
+    };
+    let config = std::sync::Arc::clone(&server.config);
+    let tag = server.paths.add(probed, &config, &mut server.endpoint);
+    server.paths.get_mut(tag).unwrap().validated = true;
+    assert!(server.paths.active.validation.is_some());
+    pair
+}
+
+// test: RFC 9000 §8.2.1 — its address is known to be right, and others are not better.
+#[test]
+fn a_server_stays_where_its_client_answers() {
+    let mut pair = moved();
+    let later = pair.now + Duration::from_secs(60);
+    let server = pair.connection(Side::Server);
+    server.paths.active.validated = true;
+    server.on_path_timer(later);
+    assert_eq!(server.path(), path(ELSEWHERE));
+    // Larger challenges follow.
+    assert!(server.paths.active.validation.is_some());
+}
+
+// test: RFC 9000 §9.3.2 — the last address in use: a client drops what comes on a path that it has
+// only probed.
+#[test]
+fn a_server_does_not_fall_back_to_a_path_that_was_only_probed() {
+    let mut pair = moved();
+    let later = pair.now + Duration::from_secs(60);
+    let server = pair.connection(Side::Server);
+    let before = server.paths.others()[0].path;
+    server.on_path_timer(later);
+    assert_eq!(server.path(), before);
+}
+
+// test: RFC 9000 §8.2, §13.4.2 — a path that drops marked packets must not drop its challenges.
+#[test]
+fn nothing_is_marked_before_a_path_is_validated() {
+    let mut pair = moved();
+    let now = pair.now;
+    let mut buffer = [0; 1500];
+    for validated in [false, true] {
+        let server = pair.connection(Side::Server);
+        if validated {
+            server.paths.active.validation = None;
+            server.paths.active.validated = true;
+        }
+        server.paths.active.on_received(10_000);
+        server.ping();
+        let mut marks = Vec::new();
+        while let Some(sent) = server.transmit(now, &mut buffer, 1, &mut Stages::off()) {
+            marks.push(sent.ecn);
+        }
+        let marked = marks.contains(&Ecn::Ect0);
+        assert!(!marks.is_empty() && marked == validated, "{marks:?}");
+    }
+}

@@ -143,7 +143,9 @@ impl Connection {
         stages: &mut Stages,
     ) -> Option<Transmit> {
         let next = self.spaces[SpaceId::Data].sent.next_number();
-        if self.handshake.confirmed {
+        // A path that drops marked packets must not drop the challenges of its validation: they share
+        // the packets' marks.
+        if self.handshake.confirmed && self.paths.active.validation.is_none() {
             self.paths.active.flow.ecn.begin(next);
         }
         // The search for the path MTU continues under load, unless data would have to wait for it.

@@ -1,0 +1,135 @@
+//! What a trial has besides the usual faults of its network. It is drawn with a generator of its
+//! own, so that a seed keeps its settings, streams and network.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use squall_core::Move;
+use squall_wire::Side;
+
+use crate::happening::Happening;
+use crate::network::{EcnFault, Faults};
+use crate::party::Reading;
+use crate::rng::Rng;
+use crate::trial::{Fault, Handshake, Trial};
+
+/// The server's second address.
+const PREFERRED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 7, 0, 2), 4433);
+
+/// Draws all variations of a trial.
+pub(crate) fn draw(trial: &mut Trial) {
+    let mut rng = Rng::new(trial.seed ^ 0x0076_6172_6961);
+    let rng = &mut rng;
+    draw_network(trial, rng);
+    if rng.chance(0.15) {
+        trial.faults.push(Fault::SlowReader);
+        let slow = Reading::Slowly(
+            2_000 + rng.below(30_000) as usize,
+            ms(1) + rng.duration(ms(60)),
+        );
+        trial.reading[rng.below(2) as usize] = slow;
+    }
+    if rng.chance(0.25) {
+        trial.faults.push(Fault::Datagrams);
+        trial.plan.datagrams = [rng.below(200), rng.below(200)];
+    }
+    if trial.handshake != Handshake::Full && rng.chance(0.2) {
+        trial.faults.push(Fault::LostTickets);
+    }
+    if trial.ends_in_silence() {
+        return;
+    }
+    if rng.chance(0.15) {
+        trial.faults.push(Fault::Migration);
+        let mut at = rng.duration(ms(300));
+        for _ in 0..=rng.below(4) {
+            let how = match rng.chance(0.5) {
+                true => Move::WhenValidated,
+                false => Move::AtOnce,
+            };
+            trial.later.push((at, Happening::Migration(how)));
+            at += rng.duration(ms(600));
+        }
+    }
+    if rng.chance(0.1) {
+        trial.faults.push(Fault::PreferredAddress);
+        let server = &mut trial.setup.transport[Side::Server as usize];
+        server.preferred_ipv4 = Some(PREFERRED);
+        // Sometimes nothing is there.
+        trial.second_address = rng.chance(0.8).then_some(SocketAddr::V4(PREFERRED));
+    }
+    if rng.chance(0.15) {
+        trial.faults.push(Fault::Suspension);
+        let side = [Side::Client, Side::Server][rng.below(2) as usize];
+        let most = ms(10 << rng.below(10));
+        let time = ms(1) + rng.duration(most);
+        let suspension = Happening::Suspension(side, time);
+        let at = rng.duration(ms(300));
+        let when = match rng.chance(0.5) {
+            true => &mut trial.happenings,
+            false => &mut trial.later,
+        };
+        when.push((at, suspension));
+    }
+    if rng.chance(0.04) {
+        trial.faults.push(Fault::EarlyClose);
+        let side = [Side::Client, Side::Server][rng.below(2) as usize];
+        let most = ms(50 << rng.below(5));
+        trial.early_close = Some((side, rng.duration(most)));
+    }
+}
+
+/// Changes what the network does, whatever else happens to it.
+fn draw_network(trial: &mut Trial, rng: &mut Rng) {
+    if rng.chance(0.2) {
+        trial.faults.push(Fault::Asymmetry);
+        let delay = ms(1) + rng.duration(ms(80));
+        let loses = rng.chance(0.5);
+        let rate = rng.chance(0.3).then(|| 150_000 << rng.below(5));
+        for_all(trial, |from, faults| {
+            if from == Side::Client {
+                return;
+            }
+            faults.delay = delay;
+            if !loses && faults.loss < 1.0 {
+                faults.loss = 0.0;
+            }
+            if let Some(rate) = rate {
+                faults.rate = Some(rate);
+                faults.queue = faults.queue.min(60_000);
+            }
+        });
+    }
+    if rng.chance(0.15) {
+        trial.faults.push(Fault::EcnDamage);
+        let all = [
+            EcnFault::Erased,
+            EcnFault::Changed,
+            EcnFault::AllCongested,
+            EcnFault::Dropped,
+        ];
+        let ecn = [(); 2].map(|()| all[rng.below(4) as usize]);
+        let sides = 1 + rng.below(3);
+        for_all(trial, |from, faults| {
+            if sides & (1 << from as u64) != 0 {
+                faults.ecn = ecn[from as usize];
+            }
+        });
+    }
+}
+
+/// Calls `change` with the faults of both sides' datagrams, at the beginning and later.
+fn for_all(trial: &mut Trial, mut change: impl FnMut(Side, &mut Faults)) {
+    for side in [Side::Client, Side::Server] {
+        change(side, &mut trial.setup.faults[side as usize]);
+    }
+    for (_, happening) in trial.happenings.iter_mut().chain(&mut trial.later) {
+        if let Happening::Faults(side, faults) = happening {
+            change(*side, faults);
+        }
+    }
+}
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
