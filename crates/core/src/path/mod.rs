@@ -347,9 +347,9 @@ pub(crate) struct InactivePaths {
     last_tag: u8,
     /// Clients: the server's preferred address, until it is tried.
     pub(crate) preferred: Option<SocketAddr>,
-    /// Clients: the server's address during the handshake, once it is left. The server sends from
-    /// there until it has validated the other path, however long that takes (RFC 9000 §9.6.2).
-    pub(crate) origin: Option<SocketAddr>,
+    /// Clients: whichever of the server's two addresses was left last. The server sends from there
+    /// until it has validated the other path, however long that takes (RFC 9000 §9.6.2).
+    pub(crate) left_server: Option<SocketAddr>,
     /// When a response last left although the window was full.
     pub(crate) response_beyond_window: Option<Time>,
     /// Whether this end has ever sent a challenge.

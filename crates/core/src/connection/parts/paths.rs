@@ -133,8 +133,8 @@ impl Paths {
         match self.side {
             // RFC 9000 §9.6: a client drops packets from server addresses that it did not choose.
             Side::Client => {
-                let origin = self.inactive.as_ref().and_then(|p| p.origin);
-                path.remote == self.active.path.remote || Some(path.remote) == origin
+                let left = self.inactive.as_ref().and_then(|p| p.left_server);
+                path.remote == self.active.path.remote || Some(path.remote) == left
             }
             // RFC 9000 §9: not before the handshake is confirmed.
             Side::Server => {
@@ -286,7 +286,7 @@ impl Paths {
         }
         let old = std::mem::replace(&mut self.active, new);
         if old.path.remote != self.active.path.remote && self.side == Side::Client {
-            paths.origin.get_or_insert(old.path.remote);
+            paths.left_server = Some(old.path.remote);
         }
         self.remote_ids.activate(tag, old.tag);
         Some(old)

@@ -212,3 +212,26 @@ fn nothing_is_marked_before_a_path_is_validated() {
         assert!(!marks.is_empty() && marked == validated, "{marks:?}");
     }
 }
+
+// test: RFC 9000 §9.6.2 — the server may not have validated the path that its client is on.
+#[test]
+fn a_client_that_is_back_hears_the_preferred_address() {
+    let mut pair = connected();
+    let client = pair.connection(Side::Client);
+    let config = std::sync::Arc::clone(&client.config);
+    let (home, preferred) = (client.path(), path(ELSEWHERE));
+    let admits = |client: &crate::connection::Connection, path: &Path| {
+        client.paths.admits(path, &config, true)
+    };
+    assert!(!admits(client, &preferred));
+    let tag = (client.paths).add(preferred, &config, &mut client.endpoint);
+    let home_tag = client.paths.active.tag;
+    let old = client.paths.swap_active(tag, false).unwrap();
+    assert!(admits(client, &home));
+    (client.paths.inactive.as_mut().unwrap().others).push(old);
+    // The path to the preferred address is forgotten.
+    client.paths.swap_active(home_tag, false).unwrap();
+    assert!(client.paths.others().is_empty());
+    assert!(admits(client, &preferred));
+    assert!(!admits(client, &path("203.0.113.5:443")));
+}
