@@ -310,6 +310,12 @@ impl Connection {
     fn reject_early_data(&mut self, params: &TransportParameters) {
         let space = &mut self.spaces[SpaceId::Data];
         space.keys = None;
+        // Streams send all that they have again, but limits would be announced only when they rise.
+        for frame in space.sent.all_frames() {
+            if matches!(frame, SentFrame::MaxData | SentFrame::MaxStreams(_)) {
+                self.streams.on_control_lost(frame);
+            }
+        }
         self.paths.active.flow.leave(space.sent.discard());
         self.streams.rewind(params);
         self.answer_early_data(false);

@@ -483,6 +483,11 @@ impl SentPackets {
         self.frames = self.frames.iter().copied().collect();
     }
 
+    /// The frames of all packets that are remembered.
+    pub(crate) fn all_frames(&self) -> impl Iterator<Item = SentFrame> + '_ {
+        self.frames.iter().copied()
+    }
+
     /// Empties the ring, for a key space that is discarded; returns the bytes that were in flight
     /// (RFC 9002 §6.4).
     pub(crate) fn discard(&mut self) -> u64 {

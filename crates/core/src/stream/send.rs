@@ -119,7 +119,7 @@ impl SendStream {
     pub(crate) fn rewind(&mut self, limit: u64) {
         self.credit = SendCredit::new(limit);
         self.buffer.rewind();
-        self.fin_pending = self.state == SendState::DataSent;
+        self.fin_pending = self.state == SendState::DataSent && self.reset.is_none();
         self.blocked_at = None;
         if let Some(reset) = &mut self.reset {
             reset.frame = if reset.reliable > 0 {

@@ -216,6 +216,48 @@ fn rejected_early_data_is_sent_again() {
     }
 }
 
+// test: RFC 9001 §4.6.2 — limits that were raised in early data are raised again, and a stream that
+// was reset except for its first bytes delivers those.
+#[test]
+fn limits_and_partial_resets_survive_a_rejection() {
+    let tls = tls();
+    let mut link = link(&tls, TransportConfig::default());
+    let mut forgetful = (*tls.1).clone();
+    forgetful.session_storage = rustls::server::ServerSessionMemoryCache::new(10);
+    let anew = (Arc::clone(&tls.0), Arc::new(forgetful));
+    link.server = server(&anew, TransportConfig::default());
+    let few = TransportConfig::default().max_concurrent_uni_streams(1);
+    let handle = (link.client).connect(link.now, Arc::clone(&tls.0), few);
+    let client = link.client.connections.get_mut(&handle).unwrap();
+    let id = client.open(Direction::Unidirectional).unwrap();
+    client.write(id, &mut bytes(5_000)).unwrap();
+    client.reset_at(id, 77, 1_000).unwrap();
+    client.set_max_concurrent_streams(Direction::Unidirectional, 3);
+    let flight = link.client.send(link.now);
+    assert!(flight.len() > 1);
+    let from = link.client.address;
+    for datagram in flight {
+        link.server.receive(link.now, from, &datagram);
+    }
+    link.run();
+    assert!(link.client.has(handle, &Event::EarlyDataRejected));
+    let server = server_end(&mut link);
+    for opened in 0..3 {
+        let stream = server.open(Direction::Unidirectional);
+        assert!(stream.is_some(), "{opened} streams");
+    }
+    assert_eq!(server.accept(Direction::Unidirectional), Some(id));
+    let mut first = Vec::new();
+    let end = loop {
+        match server.read(id, 5_000) {
+            Ok(Some(read)) => first.extend_from_slice(&read),
+            end => break end,
+        }
+    };
+    assert!(bytes(5_000).starts_with(&first) && first.len() >= 1_000);
+    assert_eq!(end, Err(ReadError::Reset(77)));
+}
+
 // test: RFC 9000 §7.4.1: a server with lower limits does not accept
 #[test]
 fn a_server_that_has_lowered_its_limits_rejects() {
