@@ -196,10 +196,12 @@ impl Connection {
         if how == Move::WhenValidated && path::same(&path, &self.paths.active.path) {
             return Err(MigrateError::SamePath);
         }
-        let known = self
-            .paths
-            .tag_of(&path)
-            .filter(|tag| self.paths.remote_ids.has_lent(*tag));
+        // If the system is to choose the address, it may not be the one of a path known before.
+        let chosen = path.local.is_some();
+        let known = self.paths.tag_of(&path).filter(|tag| {
+            let pinned = self.paths.iter().any(|p| p.tag == *tag && p.pinned);
+            self.paths.remote_ids.has_lent(*tag) && (chosen || !pinned)
+        });
         let tag = match known {
             Some(tag) => tag,
             // RFC 9000 §9.5: neither the id of another path nor an empty one, which would reveal as

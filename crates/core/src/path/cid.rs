@@ -11,7 +11,8 @@ use squall_wire::{ConnectionId, TransportErrorCode};
 
 use super::quic_lb::Encoder;
 use crate::config::{
-    ConnectionIdGenerator, EndpointConfig, MAX_ID_GAPS, MAX_REMOTE_IDS, MAX_RETIRE_BACKLOG,
+    ConnectionIdGenerator, EndpointConfig, MAX_ID_GAPS, MAX_PATHS, MAX_REMOTE_IDS,
+    MAX_RETIRE_BACKLOG,
 };
 use crate::range_set::RangeSet;
 
@@ -102,6 +103,8 @@ pub(crate) struct RemoteIds {
     /// The ids that other paths send to, by their tags. A path without an id of its own shares the
     /// current one, as when a NAT moved it and no other id was available (RFC 9000 §9.5).
     lent: Vec<(u8, RemoteId)>,
+    /// Paths without an id of their own, which get the next ones to arrive.
+    bare: [Option<u8>; MAX_PATHS],
     spare: Vec<RemoteId>,
     /// Sequence numbers seen, so that a repeated frame does not bring back a retired id.
     seen: RangeSet,
@@ -126,6 +129,7 @@ impl RemoteIds {
         Self {
             current,
             lent: Vec::new(),
+            bare: [None; MAX_PATHS],
             spare: Vec::new(),
             seen: RangeSet::default(),
             retire_prior_to: 0,
@@ -231,7 +235,30 @@ impl RemoteIds {
         if (self.spare.len() + self.lent.len()) as u64 + 1 > MAX_REMOTE_IDS {
             return Err(TransportErrorCode::CONNECTION_ID_LIMIT_ERROR);
         }
+        self.clothe();
         self.check_backlog()
+    }
+
+    /// Gives ids to the paths that have none of their own, as far as there are any.
+    fn clothe(&mut self) {
+        while self.can_lend()
+            && let Some(tag) = self.bare.iter_mut().find_map(Option::take)
+        {
+            self.lend(tag);
+        }
+    }
+
+    /// The path with this tag has no id of its own.
+    fn note_bare(&mut self, tag: u8) {
+        if let Some(free) = self.bare.iter_mut().find(|bare| bare.is_none()) {
+            *free = Some(tag);
+        }
+    }
+
+    fn forget_bare(&mut self, tag: u8) {
+        for bare in self.bare.iter_mut().filter(|bare| **bare == Some(tag)) {
+            *bare = None;
+        }
     }
 
     /// RFC 9000 §5.1.2: ids below are no longer used; paths that use them switch to spare ones.
@@ -261,6 +288,8 @@ impl RemoteIds {
             if let Some(next) = self.take_spare() {
                 self.lent.push((tag, next));
                 self.note_use(next);
+            } else {
+                self.note_bare(tag);
             }
         }
         Ok(())
@@ -312,17 +341,15 @@ impl RemoteIds {
         self.current.id.is_empty()
     }
 
-    /// Gives the path with this tag an id of its own, if there is one.
-    pub(crate) fn lend(&mut self, tag: u8) -> bool {
-        if !self.can_lend() {
-            return false;
+    /// Gives the path with this tag an id of its own: now, or once there is one.
+    pub(crate) fn lend(&mut self, tag: u8) {
+        let allowed = self.can_lend();
+        if let Some(spare) = allowed.then(|| self.take_spare()).flatten() {
+            self.lent.push((tag, spare));
+            self.note_use(spare);
+        } else {
+            self.note_bare(tag);
         }
-        let Some(spare) = self.take_spare() else {
-            return false;
-        };
-        self.lent.push((tag, spare));
-        self.note_use(spare);
-        true
     }
 
     /// The path with tag `new` becomes the active one, in place of `old`.
@@ -330,11 +357,16 @@ impl RemoteIds {
         if let Some((tag, lent)) = self.lent.iter_mut().find(|(t, _)| *t == new) {
             std::mem::swap(lent, &mut self.current);
             *tag = old;
+        } else {
+            // It takes over the id of the old one.
+            self.forget_bare(new);
+            self.note_bare(old);
         }
     }
 
     /// The path with this tag is gone: an id that only it used is retired (RFC 9000 §5.1.2).
     pub(crate) fn release(&mut self, tag: u8) {
+        self.forget_bare(tag);
         if let Some(at) = self.lent.iter().position(|(t, _)| *t == tag) {
             let (_, id) = self.lent.swap_remove(at);
             self.retire(id);
@@ -370,6 +402,7 @@ impl RemoteIds {
     pub(crate) fn on_acked(&mut self, sequence: u64) {
         self.unacknowledged.retain(|s| *s != sequence);
         self.retiring.retain(|s| *s != sequence);
+        self.clothe();
     }
 
     /// A retirement was lost.
@@ -455,7 +488,9 @@ mod tests {
     #[test]
     fn each_path_has_an_id_of_its_own_and_gives_it_up() {
         let mut ids = with(3);
-        assert!(ids.lend(7) && ids.lend(8));
+        ids.lend(7);
+        ids.lend(8);
+        assert!(ids.has_lent(7) && ids.has_lent(8));
         assert_eq!((ids.current(), ids.of(7), ids.of(8)), (id(0), id(1), id(2)));
         ids.activate(7, 0);
         assert_eq!((ids.current(), ids.of(0), ids.of(8)), (id(1), id(0), id(2)));
@@ -468,15 +503,22 @@ mod tests {
         ids.release(8);
         ids.on_new(2, 0, id(2), [2; 16]).unwrap();
         assert_eq!(retired(&mut ids), [2]);
-        assert!(ids.lend(9) && !ids.lend(10));
+        ids.lend(9);
+        ids.lend(10);
+        assert!(ids.has_lent(9) && !ids.has_lent(10));
         assert_eq!(ids.of(10), id(1), "without one of its own it shares");
+        // Until there is one.
+        ids.on_new(4, 0, id(4), [4; 16]).unwrap();
+        assert_eq!(ids.of(10), id(4));
     }
 
     // test: RFC 9000 §5.1.2
     #[test]
     fn every_path_leaves_a_retired_id() {
         let mut ids = with(3);
-        assert!(ids.lend(7) && ids.lend(8));
+        ids.lend(7);
+        ids.lend(8);
+        assert!(ids.has_lent(7) && ids.has_lent(8));
         ids.on_new(4, 3, id(4), [4; 16]).unwrap();
         assert_eq!(ids.current(), id(3));
         // One spare id for two paths: the other one shares.
@@ -488,6 +530,20 @@ mod tests {
         let mut numbers = retired(&mut ids);
         numbers.sort_unstable();
         assert_eq!(numbers, [0, 1, 2]);
+        // The other one gets the next.
+        ids.on_new(5, 3, id(5), [5; 16]).unwrap();
+        assert!([ids.of(7), ids.of(8)].contains(&id(5)));
+        // One that is gone gets none.
+        ids.on_new(6, 6, id(6), [6; 16]).unwrap();
+        ids.release(7);
+        ids.on_new(7, 6, id(7), [7; 16]).unwrap();
+        // The backlog has to shrink first.
+        assert!(!ids.has_lent(8));
+        (0..6).for_each(|n| ids.on_acked(n));
+        assert_eq!(
+            (ids.current(), ids.of(8), ids.has_lent(7)),
+            (id(6), id(7), false)
+        );
     }
 
     // test: SECURITY.md row 3

@@ -105,9 +105,11 @@ impl Paths {
         Some(paths.others[paths.position(path)?].tag)
     }
 
-    /// The last path that was in use and validated, apart from the active one.
+    /// The last path that was in use and validated, apart from the active one, if it can be used
+    /// again.
     pub(crate) fn last_validated(&self) -> Option<&PathState> {
-        self.others().iter().rev().find(|p| p.validated && p.used)
+        let usable = |p: &&PathState| p.validated && p.used && self.may_send_on(p);
+        self.others().iter().rev().find(usable)
     }
 
     /// The inactive path to which the connection will move once it is validated.
@@ -255,7 +257,7 @@ impl Paths {
         if let Some(gone) = gone {
             self.forget(&gone, endpoint);
         }
-        let _ = self.remote_ids.lend(tag);
+        self.remote_ids.lend(tag);
         let mtu = self.active.mtu.anew();
         let mut state = PathState::new(path, tag, self.side == Side::Server, mtu, config);
         state.spin = Spin::draw(config.spin_bit, &mut endpoint.rng);
@@ -427,10 +429,11 @@ impl Paths {
     }
 
     /// Whether a path has a connection id to send to: a new address must not see the id of another
-    /// one, unless the peer has none, or was moved without knowing (RFC 9000 §9.5).
+    /// one, unless the peer has none, or is a client that was moved without knowing (RFC 9000
+    /// §9.5).
     fn may_send_on(&self, state: &PathState) -> bool {
         state.tag == self.active.tag
-            || state.validated
+            || (state.validated && self.side == Side::Server)
             || self.remote_ids.is_without()
             || self.remote_ids.has_lent(state.tag)
     }

@@ -6,6 +6,7 @@ use squall_wire::{ConnectionId, DatagramBatch, Ecn, Path, Side};
 
 use crate::common::Pair;
 use crate::congestion::Acknowledged;
+use crate::connection::migration::Move;
 use crate::connection::receive::Trip;
 use crate::recovery::rtt::RttEstimator;
 use crate::stages::Stages;
@@ -234,4 +235,56 @@ fn a_client_that_is_back_hears_the_preferred_address() {
     assert!(client.paths.others().is_empty());
     assert!(admits(client, &preferred));
     assert!(!admits(client, &path("203.0.113.5:443")));
+}
+
+// test: RFC 9000 §9.5 — which address the system will choose is not known, so the id of another
+// path may be seen there.
+#[test]
+fn a_client_with_a_new_socket_uses_a_new_id() {
+    let mut pair = connected();
+    let now = pair.now;
+    let client = pair.connection(Side::Client);
+    let by_system = client.path();
+    let local = |n| Path {
+        local: Some([192, 0, 2, n].into()),
+        ..by_system
+    };
+    client.paths.active.path = local(69);
+    client.migrate(now, local(70), Move::AtOnce).unwrap();
+    // The path from 192.0.2.69 is remembered.
+    let ids = &client.paths.remote_ids;
+    let known = [ids.current(), ids.of(client.paths.others()[0].tag)];
+    client.migrate(now, by_system, Move::AtOnce).unwrap();
+    let new = client.paths.remote_ids.current();
+    assert!(!known.contains(&new), "{known:?} {new:?}");
+}
+
+// test: RFC 9000 §9.5 — a path whose id the server has retired is not used under that of another.
+#[test]
+fn a_client_does_not_fall_back_to_a_path_without_an_id() {
+    let mut pair = connected();
+    let now = pair.now;
+    let client = pair.connection(Side::Client);
+    let elsewhere = Path {
+        local: Some([192, 0, 2, 70].into()),
+        ..client.path()
+    };
+    client.migrate(now, elsewhere, Move::AtOnce).unwrap();
+    client.paths.left_at_once = false;
+    client.paths.iter().for_each(|p| assert!(p.used));
+    client.paths.inactive.as_mut().unwrap().others[0].validated = true;
+    let id = |n: u8| ConnectionId::new(&[n; 8]).unwrap();
+    assert!(client.paths.last_validated().is_some());
+    client
+        .paths
+        .remote_ids
+        .on_new(50, 50, id(50), [50; 16])
+        .unwrap();
+    assert!(client.paths.last_validated().is_none());
+    client
+        .paths
+        .remote_ids
+        .on_new(51, 50, id(51), [51; 16])
+        .unwrap();
+    assert!(client.paths.last_validated().is_some());
 }

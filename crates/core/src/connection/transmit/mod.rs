@@ -143,8 +143,8 @@ impl Connection {
         stages: &mut Stages,
     ) -> Option<Transmit> {
         let next = self.spaces[SpaceId::Data].sent.next_number();
-        // A path that drops marked packets must not drop the challenges of its validation: they share
-        // the packets' marks.
+        // A path that drops marked packets must not drop the challenges of its validation: they
+        // share the packets' marks.
         if self.handshake.confirmed && self.paths.active.validation.is_none() {
             self.paths.active.flow.ecn.begin(next);
         }
