@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use squall_core::Move;
-use squall_wire::{Path, Side};
+use squall_core::{Connection, Move, Time};
+use squall_wire::{Direction, Path, Side};
 
 use crate::failure::Failure;
 use crate::network::Faults;
@@ -25,6 +25,47 @@ pub enum Happening {
     Migration(Move),
     /// For this long, one side does nothing: its process is suspended.
     Suspension(Side, Duration),
+    /// The client's first address is gone, and the system sends from the second.
+    OtherAddress,
+    /// The client has a new socket, with another port.
+    NewSocket,
+    /// One side's application wants something.
+    Wish(Side, Wish),
+}
+
+/// What an application may ask of its connection at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// New connection ids.
+    RotateIds,
+    /// New keys.
+    UpdateKeys,
+    /// A PING.
+    Ping,
+    /// This much credit for the peer, in bytes.
+    ReceiveWindow(u64),
+    /// So many bytes in the send buffers.
+    SendWindow(u64),
+    /// So many streams at a time.
+    MaxStreams(Direction, u64),
+    /// A look at which address the system sends from.
+    AddressesChanged,
+}
+
+impl Wish {
+    fn fulfil(self, now: Time, connection: &mut Connection) {
+        match self {
+            Self::RotateIds => drop(connection.rotate_ids()),
+            Self::UpdateKeys => drop(connection.force_key_update(now)),
+            Self::Ping => connection.ping(),
+            Self::ReceiveWindow(bytes) => connection.set_receive_window(bytes),
+            Self::SendWindow(bytes) => connection.set_send_window(bytes),
+            Self::MaxStreams(direction, limit) => {
+                connection.set_max_concurrent_streams(direction, limit);
+            }
+            Self::AddressesChanged => connection.on_addresses_changed(),
+        }
+    }
 }
 
 impl Happening {
@@ -33,7 +74,37 @@ impl Happening {
             Self::Faults(from, faults) => pair.network().set_faults(from, faults),
             Self::Rebinding(address) => pair.network().rebind(Side::Client, address),
             Self::Suspension(side, time) => pair.suspend(side, time),
-            Self::Migration(_) if pair.is_suspended(Side::Client) => {}
+            Self::Wish(side, wish) if !pair.is_suspended(side) => {
+                let now = pair.now();
+                if let Some(connection) = pair.connection(side) {
+                    wish.fulfil(now, connection);
+                }
+                pair.pump(side)?;
+            }
+            Self::Wish(..) => {}
+            Self::OtherAddress => {
+                let network = pair.network();
+                if network.local(Side::Client, SECOND).is_none() {
+                    network.add_address(Side::Client, SECOND);
+                }
+                network.remove_address(Side::Client);
+            }
+            Self::NewSocket | Self::Migration(_) if pair.is_suspended(Side::Client) => {}
+            Self::NewSocket => {
+                let network = pair.network();
+                let mut new = network.address(Side::Client);
+                new.set_port(new.port() + 100);
+                network.rebind(Side::Client, new);
+                let now = pair.now();
+                if let Some(client) = pair.connection(Side::Client) {
+                    let path = Path {
+                        local: None,
+                        ..client.path()
+                    };
+                    let _ = client.migrate(now, path, Move::AtOnce);
+                }
+                pair.pump(Side::Client)?;
+            }
             Self::Migration(how) => {
                 let network = pair.network();
                 if network.local(Side::Client, SECOND).is_none() {

@@ -37,7 +37,7 @@ mod variation;
 
 pub use certificate::{Configs, SERVER_NAME, tls, tls_with};
 pub use failure::Failure;
-pub use happening::Happening;
+pub use happening::{Happening, Wish};
 pub use intruder::Intrusion;
 pub use network::{Counters, Delivery, EcnFault, Faults, Network};
 pub use pair::{Pair, Setup};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use squall_core::{CloseReason, Connection, Event, ReadError, Time, WriteError};
+use squall_core::{CloseReason, Connection, Event, Priority, ReadError, Time, WriteError};
 use squall_wire::{Direction, Path, Side, StreamId};
 
 use crate::datagrams::Datagrams;
@@ -20,6 +20,8 @@ pub enum Reading {
     AtOnce(usize),
     /// This many bytes, at this interval.
     Slowly(usize, Duration),
+    /// Everything as soon as it arrives, in any order, at most this many bytes per call.
+    Unordered(usize),
 }
 
 /// The application of one end.
@@ -36,6 +38,8 @@ pub struct Party {
     sending: BTreeMap<StreamId, Bytes>,
     /// What is still to be read.
     receiving: BTreeMap<StreamId, Bytes>,
+    /// Which bytes of a stream were read out of order.
+    taken: BTreeMap<StreamId, Vec<bool>>,
     /// Streams that a slow reader was notified of.
     readable: VecDeque<StreamId>,
     next_read: Option<Time>,
@@ -74,6 +78,7 @@ impl Party {
             to_open,
             sending: BTreeMap::new(),
             receiving: BTreeMap::new(),
+            taken: BTreeMap::new(),
             readable: VecDeque::new(),
             next_read: None,
             finished: 0,
@@ -125,8 +130,16 @@ impl Party {
         let (out_streams, out_bytes) = self.plan.total(self.side);
         let (in_streams, in_bytes) = self.plan.total(self.side.peer());
         format!(
-            "{:?}: written {}/{out_bytes}, finished {}/{out_streams}, read {}/{in_bytes}, ended {}/{in_streams}, {:?}",
-            self.side, self.written, self.finished, self.read, self.ended, self.closed
+            "{:?}: written {}/{out_bytes}, finished {}/{out_streams}, read {}/{in_bytes}, ended {}/{in_streams}, to open {:?}, writing {:?}, reading {:?}, {:?}",
+            self.side,
+            self.written,
+            self.finished,
+            self.read,
+            self.ended,
+            self.to_open,
+            self.sending.keys(),
+            self.receiving.keys(),
+            self.closed
         )
     }
 
@@ -163,12 +176,15 @@ impl Party {
             }
             Event::Readable(id) => match self.reading {
                 Reading::AtOnce(max) => while self.read(now, connection, id, max)?.is_some() {},
+                Reading::Unordered(max) => while self.read_unordered(now, connection, id, max)? {},
                 Reading::Slowly(..) => {
                     self.readable.push_back(id);
                     self.next_read.get_or_insert(now);
                 }
             },
             Event::Writable(id) => self.write(connection, id)?,
+            // Counted when it was reset.
+            Event::Finished(id) if matches!(self.plan.cut(id, self.side), Cut::ResetAt(..)) => {}
             Event::Finished(id) => {
                 self.finished += 1;
                 if self.sending.remove(&id).is_some() {
@@ -249,6 +265,14 @@ impl Party {
         let contents = self.plan.contents(id, self.side);
         let contents = contents.ok_or_else(|| format!("{id:?} is not planned"))?;
         self.sending.insert(id, contents);
+        if self.plan.priorities {
+            let priority = Priority {
+                level: (id.0 % 7) as i32 - 3,
+                incremental: id.0.is_multiple_of(3),
+            };
+            // It may have been stopped.
+            let _ = connection.set_priority(id, priority);
+        }
         self.write(connection, id)
     }
 
@@ -260,12 +284,16 @@ impl Party {
             return Err(format!("{id:?} is writable and not written to"));
         };
         loop {
-            if let Cut::Reset(after) = cut
+            if let Cut::Reset(after) | Cut::ResetAt(after, _) = cut
                 && size - rest.len() >= after
             {
                 self.sending.remove(&id);
                 self.finished += 1;
-                return match connection.reset(id, CUT_CODE) {
+                let reset = match cut {
+                    Cut::ResetAt(_, reliable) => connection.reset_at(id, CUT_CODE, reliable as u64),
+                    _ => connection.reset(id, CUT_CODE),
+                };
+                return match reset {
                     Err(error) if !connection.is_closed() => Err(format!("{id:?}: reset: {error}")),
                     _ => Ok(()),
                 };
@@ -351,13 +379,99 @@ impl Party {
             }
             Ok(None) => Err(format!("{id:?} ended {} bytes early", expected.len())),
             Err(ReadError::Blocked) => Ok(None),
-            Err(ReadError::Reset(CUT_CODE)) if matches!(cut, Cut::Reset(_)) => {
-                self.receiving.remove(&id);
-                self.ended += 1;
+            Err(error) => {
+                let read = size - expected.len();
+                self.fail_to_read(connection, id, read, &error)?;
                 Ok(None)
             }
-            Err(ReadError::Closed) if connection.is_closed() => Ok(None),
-            Err(error) => Err(format!("{id:?}: read: {error}")),
         }
+    }
+
+    /// Reads at most `max` bytes that may come from anywhere; `false` if none are available or
+    /// left.
+    fn read_unordered(
+        &mut self,
+        now: Time,
+        connection: &mut Connection,
+        id: StreamId,
+        max: usize,
+    ) -> Result<bool, String> {
+        let cut = self.plan.cut(id, self.side.peer());
+        let Some(expected) = self.receiving.get(&id) else {
+            return match cut {
+                // Reported before it was stopped.
+                Cut::Stop(_) => Ok(false),
+                _ => Err(format!("{id:?} is readable and not expected")),
+            };
+        };
+        let taken = self.taken.entry(id).or_insert(vec![false; expected.len()]);
+        let read = taken.iter().filter(|taken| **taken).count();
+        if matches!(cut, Cut::Stop(after) if read >= after) {
+            self.end_reading(id);
+            return match connection.stop_sending(id, CUT_CODE) {
+                Err(error) if !connection.is_closed() => Err(format!("{id:?}: stop: {error}")),
+                _ => Ok(false),
+            };
+        }
+        match connection.read_unordered(id, max) {
+            Ok(Some((offset, bytes))) => {
+                let range = offset as usize..offset as usize + bytes.len();
+                if bytes.len() > max || bytes.is_empty() {
+                    return Err(format!("{id:?}: read gave {} bytes of {max}", bytes.len()));
+                }
+                if expected.get(range.clone()) != Some(&bytes[..]) {
+                    return Err(format!("{id:?}: wrong bytes at {range:?}"));
+                }
+                let taken = &mut taken[range.clone()];
+                if taken.iter().any(|taken| *taken) {
+                    return Err(format!("{id:?}: bytes of {range:?} were read twice"));
+                }
+                taken.fill(true);
+                self.read += bytes.len() as u64;
+                self.last_read = now;
+                Ok(true)
+            }
+            Ok(None) if read == expected.len() => {
+                self.end_reading(id);
+                Ok(false)
+            }
+            Ok(None) => Err(format!(
+                "{id:?} ended after {read} bytes of {}",
+                expected.len()
+            )),
+            Err(ReadError::Blocked) => Ok(false),
+            Err(error) => {
+                let first = taken.iter().position(|taken| !taken);
+                let read = first.unwrap_or(taken.len());
+                self.fail_to_read(connection, id, read, &error)?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// A read failed after the first `read` bytes of the stream.
+    fn fail_to_read(
+        &mut self,
+        connection: &Connection,
+        id: StreamId,
+        read: usize,
+        error: &ReadError,
+    ) -> Result<(), String> {
+        let cut = self.plan.cut(id, self.side.peer());
+        match (error, cut) {
+            (ReadError::Reset(CUT_CODE), Cut::Reset(_)) => self.end_reading(id),
+            (ReadError::Reset(CUT_CODE), Cut::ResetAt(_, reliable)) if read >= reliable => {
+                self.end_reading(id);
+            }
+            (ReadError::Closed, _) if connection.is_closed() => {}
+            _ => return Err(format!("{id:?}: read, after {read} bytes: {error}")),
+        }
+        Ok(())
+    }
+
+    fn end_reading(&mut self, id: StreamId) {
+        self.receiving.remove(&id);
+        self.taken.remove(&id);
+        self.ended += 1;
     }
 }

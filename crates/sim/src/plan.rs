@@ -21,6 +21,9 @@ pub enum Cut {
     Never,
     /// The opener resets it after this many bytes.
     Reset(usize),
+    /// The opener resets it after this many bytes, of which so many are to arrive all the same
+    /// (draft-ietf-quic-reliable-stream-reset).
+    ResetAt(usize, usize),
     /// The other side stops it after this many bytes, unless it reads the end first.
     Stop(usize),
 }
@@ -74,6 +77,8 @@ pub struct Plan {
     pub chunk: usize,
     /// Unreliable datagrams that each [`Side`] sends (RFC 9221).
     pub datagrams: [u64; 2],
+    /// Whether streams get priorities, which follow from their ids.
+    pub priorities: bool,
 }
 
 impl Plan {

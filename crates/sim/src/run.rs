@@ -140,7 +140,13 @@ impl Course {
                 && sim.happenings_left() == 0
         })?;
         check_datagrams(sim)?;
-        let awake = [Fault::Rebinding, Fault::Migration, Fault::PreferredAddress];
+        let awake = [
+            Fault::Rebinding,
+            Fault::Migration,
+            Fault::NewAddress,
+            Fault::Wishes,
+            Fault::PreferredAddress,
+        ];
         let awake = awake.iter().any(|fault| self.faults.contains(fault));
         check_silence(sim, QUIET.1 + if awake { AWAKE } else { 0 })?;
         let stats = SIDES.map(|side| sim.pair.stats(side));
@@ -204,8 +210,8 @@ impl Course {
             Some(CloseReason::Application { code, remote, .. }) => {
                 *code == 9 && *remote == (of != side)
             }
-            // RFC 9000 §10.2.3: what an application says stays out of Initial and Handshake packets.
-            // A client that has heard nothing tries again, with the same token.
+            // RFC 9000 §10.2.3: what an application says stays out of Initial and Handshake
+            // packets. A client that has heard nothing tries again, with the same token.
             Some(CloseReason::Transport { code, remote, .. }) => {
                 let again = of == Side::Client && !known[of as usize];
                 let codes = [
@@ -259,6 +265,8 @@ impl Course {
                 | Fault::Blackhole
                 | Fault::MtuChange
                 | Fault::Migration
+                | Fault::NewAddress
+                | Fault::Wishes
                 | Fault::Suspension => met > 0,
                 _ => true,
             })

@@ -21,7 +21,6 @@ use crate::party::Reading;
 use crate::plan::{Outgoing, Plan};
 use crate::rng::Rng;
 use crate::simulation::Simulation;
-use crate::variation;
 
 /// Bytes that each side sends: normally, and in a trial with much data.
 const BYTES: usize = 100_000;
@@ -66,8 +65,18 @@ pub enum Fault {
     Migration,
     /// The server prefers another of its addresses.
     PreferredAddress,
+    /// The client's address is replaced, and it notices at once or later.
+    NewAddress,
     /// One end's process is suspended for a while.
     Suspension,
+    /// Applications ask for other ids, keys and limits.
+    Wishes,
+    /// Applications read whatever arrives first.
+    UnorderedReader,
+    /// Streams have priorities.
+    Priorities,
+    /// Streams are reset except for their first bytes.
+    PartialReset,
     /// An application reads slowly.
     SlowReader,
     /// Both ends send unreliable datagrams, too.
@@ -80,7 +89,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 26] = [
         Self::HeavyLoss,
         Self::Loss,
         Self::Duplication,
@@ -97,7 +106,12 @@ impl Fault {
         Self::EcnDamage,
         Self::Migration,
         Self::PreferredAddress,
+        Self::NewAddress,
         Self::Suspension,
+        Self::Wishes,
+        Self::UnorderedReader,
+        Self::Priorities,
+        Self::PartialReset,
         Self::SlowReader,
         Self::Datagrams,
         Self::LostTickets,
@@ -124,7 +138,12 @@ impl Fault {
             Self::EcnDamage => "damaged ECN marks",
             Self::Migration => "migration",
             Self::PreferredAddress => "preferred address",
+            Self::NewAddress => "new address",
             Self::Suspension => "suspension",
+            Self::Wishes => "wishes of applications",
+            Self::UnorderedReader => "unordered reader",
+            Self::Priorities => "priorities",
+            Self::PartialReset => "partial resets",
             Self::SlowReader => "slow reader",
             Self::Datagrams => "unreliable datagrams",
             Self::LostTickets => "lost tickets",
@@ -180,9 +199,8 @@ fn ms(millis: u64) -> Duration {
 }
 
 impl Trial {
-    /// The trial of a seed.
-    #[must_use]
-    pub fn of_seed(seed: u64) -> Self {
+    /// The trial of a seed, before it is varied.
+    pub(crate) fn unvaried(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x0074_7269_616c);
         if seed % MUCH_EVERY == 7 {
             return Self::of_much_data(seed, &mut rng);
@@ -266,7 +284,6 @@ impl Trial {
             silence: patience * 4 / 5,
         };
         trial.draw_happenings(&mut rng, &network);
-        variation::draw(&mut trial);
         trial
     }
 

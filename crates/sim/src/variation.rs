@@ -5,19 +5,32 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use squall_core::Move;
-use squall_wire::Side;
+use squall_wire::{Direction, Side};
 
-use crate::happening::Happening;
+use crate::happening::{Happening, Wish};
 use crate::network::{EcnFault, Faults};
 use crate::party::Reading;
+use crate::plan::Cut;
 use crate::rng::Rng;
 use crate::trial::{Fault, Handshake, Trial};
 
 /// The server's second address.
 const PREFERRED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 7, 0, 2), 4433);
 
+impl Trial {
+    /// The trial of a seed.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let mut trial = Self::unvaried(seed);
+        if !trial.faults.contains(&Fault::MuchData) {
+            vary(&mut trial);
+        }
+        trial
+    }
+}
+
 /// Draws all variations of a trial.
-pub(crate) fn draw(trial: &mut Trial) {
+fn vary(trial: &mut Trial) {
     let mut rng = Rng::new(trial.seed ^ 0x0076_6172_6961);
     let rng = &mut rng;
     draw_network(trial, rng);
@@ -28,6 +41,25 @@ pub(crate) fn draw(trial: &mut Trial) {
             ms(1) + rng.duration(ms(60)),
         );
         trial.reading[rng.below(2) as usize] = slow;
+    }
+    if rng.chance(0.1) {
+        trial.faults.push(Fault::UnorderedReader);
+        let most = [1, 1_000, usize::MAX][rng.below(3) as usize];
+        trial.reading[rng.below(2) as usize] = Reading::Unordered(most);
+    }
+    if rng.chance(0.2) {
+        trial.faults.push(Fault::Priorities);
+        trial.plan.priorities = true;
+    }
+    if rng.chance(0.1) {
+        trial.faults.push(Fault::PartialReset);
+        for stream in trial.plan.streams.iter_mut().flatten() {
+            if rng.chance(0.3) {
+                let after = rng.below(stream.size as u64 + 1);
+                let reliable = rng.below(after + 1);
+                stream.cut = Cut::ResetAt(after as usize, reliable as usize);
+            }
+        }
     }
     if rng.chance(0.25) {
         trial.faults.push(Fault::Datagrams);
@@ -49,6 +81,43 @@ pub(crate) fn draw(trial: &mut Trial) {
             };
             trial.later.push((at, Happening::Migration(how)));
             at += rng.duration(ms(600));
+        }
+    }
+    if rng.chance(0.1) {
+        trial.faults.push(Fault::NewAddress);
+        // It may be listening only, and must then show the server where it is.
+        let client = &mut trial.setup.transport[Side::Client as usize];
+        client.keep_alive = Some(Duration::from_secs(1));
+        let mut at = rng.duration(ms(300));
+        for _ in 0..=rng.below(3) {
+            let happening = match rng.chance(0.5) {
+                true => Happening::NewSocket,
+                false => Happening::OtherAddress,
+            };
+            trial.later.push((at, happening));
+            at += rng.duration(ms(600));
+        }
+    }
+    if rng.chance(0.2) {
+        trial.faults.push(Fault::Wishes);
+        for _ in 0..=rng.below(30) {
+            let side = [Side::Client, Side::Server][rng.below(2) as usize];
+            let direction = [Direction::Bidirectional, Direction::Unidirectional];
+            let wish = match rng.below(7) {
+                0 => Wish::RotateIds,
+                1 => Wish::UpdateKeys,
+                2 => Wish::Ping,
+                3 => Wish::ReceiveWindow(4_096 << rng.below(10)),
+                4 => Wish::SendWindow(4_096 << rng.below(10)),
+                5 => Wish::MaxStreams(direction[rng.below(2) as usize], 1 + rng.below(50)),
+                _ => Wish::AddressesChanged,
+            };
+            let at = rng.duration(ms(1_000));
+            let when = match rng.chance(0.5) {
+                true => &mut trial.happenings,
+                false => &mut trial.later,
+            };
+            when.push((at, Happening::Wish(side, wish)));
         }
     }
     if rng.chance(0.1) {
