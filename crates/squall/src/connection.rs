@@ -188,8 +188,9 @@ impl Connection {
         self.0.0.close(code, reason);
     }
 
-    /// Waits until every finished stream is delivered, then closes the connection with `code` and
-    /// `reason`. Streams that were not finished are lost, as with [`close`](Self::close).
+    /// Waits until every stream that was finished before this call is delivered, then closes the
+    /// connection with `code` and `reason`. Other streams are lost, as with
+    /// [`close`](Self::close).
     ///
     /// Cancel-safe: if the future is dropped while it waits, the connection is not closed.
     pub async fn shutdown(&self, code: u64, reason: &[u8]) {

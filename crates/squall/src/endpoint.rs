@@ -259,8 +259,8 @@ impl Endpoint {
         }
     }
 
-    /// Stops accepting connections, closes each connection once all its finished streams are
-    /// delivered, and waits until none is left. Streams that were not finished are lost, as with
+    /// Stops accepting connections, closes each connection once the streams that were finished
+    /// before this call are delivered, and waits until none is left. Other streams are lost, as with
     /// [`close`](Self::close).
     ///
     /// If the future is dropped after it was polled, the shutdown goes on.

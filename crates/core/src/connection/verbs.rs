@@ -261,9 +261,17 @@ impl Connection {
         self.endpoint.events.pop_front()
     }
 
+    /// Announces that the application is about to close the connection: from now on,
+    /// [`is_delivering`](Self::is_delivering) leaves out streams that are finished later. May be
+    /// repeated; the last call counts.
+    pub fn prepare_to_close(&mut self) {
+        self.streams.prepare_to_close();
+    }
+
     /// Whether a finished stream has data, or its end, that the peer has not acknowledged: closing
-    /// now would lose it. This reads one field. Call it after polling all events, because a stream
-    /// may end without an event of its own.
+    /// now would lose it. After [`prepare_to_close`](Self::prepare_to_close), only streams that were
+    /// finished before it count. This reads two fields. Call it after polling all events, because a
+    /// stream may end without an event of its own.
     #[must_use]
     pub const fn is_delivering(&self) -> bool {
         self.streams.is_delivering()

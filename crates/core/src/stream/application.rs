@@ -161,6 +161,7 @@ impl Streams {
     /// `Stopped`, `Closed`.
     pub(crate) fn finish(&mut self, id: StreamId) -> Result<(), WriteError> {
         let slot = self.find(id).ok_or(WriteError::Closed)?;
+        let closing = self.closing;
         let send = self
             .get(slot)
             .and_then(|s| s.send.as_mut())
@@ -173,7 +174,8 @@ impl Streams {
         }
         send.state = SendState::DataSent;
         send.fin_pending = true;
-        self.count_delivering(false, true);
+        send.late = closing;
+        self.count_delivering(false, true, closing);
         self.enqueue(slot);
         Ok(())
     }
@@ -191,9 +193,9 @@ impl Streams {
         if !matches!(send.state, SendState::Send | SendState::DataSent) {
             return Err(WriteError::Closed);
         }
-        let before = send.is_delivering();
+        let (before, late) = (send.is_delivering(), send.late);
         let freed = send.reset(code);
-        self.count_delivering(before, false);
+        self.count_delivering(before, false, late);
         self.release(freed);
         self.control.push_back(id);
         Ok(())
@@ -210,7 +212,7 @@ impl Streams {
         reliable: u64,
     ) -> Result<(), WriteError> {
         let slot = self.find(id).ok_or(WriteError::Closed)?;
-        let partial_resets = self.limits.partial_resets;
+        let (partial_resets, closing) = (self.limits.partial_resets, self.closing);
         let send = self
             .get(slot)
             .and_then(|s| s.send.as_mut())
@@ -219,10 +221,11 @@ impl Streams {
             return Err(WriteError::Closed);
         }
         let before = send.is_delivering();
+        send.late |= closing && !before;
         let freed = send.reset_at(code, reliable);
         send.reset_becomes_due(partial_resets);
-        let after = send.is_delivering();
-        self.count_delivering(before, after);
+        let (after, late) = (send.is_delivering(), send.late);
+        self.count_delivering(before, after, late);
         self.release(freed);
         self.control.push_back(id);
         Ok(())

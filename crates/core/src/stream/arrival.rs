@@ -148,9 +148,9 @@ impl Streams {
         }
         send.stopped = Some(code);
         send.writer_waits = false;
-        let before = send.is_delivering();
+        let (before, late) = (send.is_delivering(), send.late);
         let freed = send.reset(code);
-        self.count_delivering(before, false);
+        self.count_delivering(before, false, late);
         self.release(freed);
         self.control.push_back(id);
         self.events.push_back(Event::Stopped(id, code));

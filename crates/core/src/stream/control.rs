@@ -229,8 +229,8 @@ impl Streams {
         };
         let before = send.is_delivering();
         let done = send.on_reset_acked(reliable);
-        let after = send.is_delivering();
-        self.count_delivering(before, after);
+        let (after, late) = (send.is_delivering(), send.late);
+        self.count_delivering(before, after, late);
         if done {
             self.events.push_back(Event::Finished(id));
         }

@@ -284,8 +284,8 @@ impl Streams {
         let before = send.is_delivering();
         let (freed, done) = send.on_acked(start, len, fin);
         let reset = send.reset_becomes_due(partial_resets);
-        let after = send.is_delivering();
-        self.count_delivering(before, after);
+        let (after, late) = (send.is_delivering(), send.late);
+        self.count_delivering(before, after, late);
         self.release(freed);
         self.wake_writer(slot);
         if reset {

@@ -183,8 +183,12 @@ pub(crate) struct Streams {
     blocked_writers: Vec<StreamId>,
     /// Existing streams that are background.
     background: usize,
-    /// Streams that were finished but are not yet delivered.
+    /// Streams that were finished but are not yet delivered: all of them, and those that were
+    /// finished after the application began to close the connection.
     delivering: usize,
+    delivering_late: usize,
+    /// Whether the application has begun to close the connection.
+    closing: bool,
     /// Memory for received data: of streams, and of CRYPTO frames.
     pub(crate) pool: ChunkPool,
     /// Events for the application, in order.
@@ -259,6 +263,8 @@ impl Streams {
             blocked_writers: Vec::new(),
             background: 0,
             delivering: 0,
+            delivering_late: 0,
+            closing: false,
             pool: ChunkPool::default(),
             events: VecDeque::new(),
         }
@@ -660,16 +666,34 @@ impl Streams {
         self.table.len() > self.background
     }
 
-    /// Whether the data or the end of any finished stream is not acknowledged yet.
+    /// Whether the data or the end of a stream is not acknowledged yet that was finished, if the
+    /// application is closing the connection, before it began to.
     pub(crate) const fn is_delivering(&self) -> bool {
-        self.delivering > 0
+        self.delivering > self.delivering_late
+    }
+
+    /// The application closes the connection once the streams that are finished by now are
+    /// delivered.
+    pub(crate) fn prepare_to_close(&mut self) {
+        self.closing = true;
+        self.delivering_late = 0;
+        for stream in self.slots.iter_mut().flatten() {
+            if let Some(send) = &mut stream.send {
+                send.late = false;
+            }
+        }
     }
 
     /// Counts a stream whose sending part has changed: whether it was delivering before, and
-    /// whether it is now.
+    /// whether it is now; `late`: whether it was finished after the application began to close the
+    /// connection.
     #[inline]
-    fn count_delivering(&mut self, before: bool, after: bool) {
-        self.delivering = self.delivering + usize::from(after) - usize::from(before);
+    fn count_delivering(&mut self, before: bool, after: bool, late: bool) {
+        let change = |count: usize| count + usize::from(after) - usize::from(before);
+        self.delivering = change(self.delivering);
+        if late {
+            self.delivering_late = change(self.delivering_late);
+        }
     }
 
     /// As if the peer had not announced support for RESET_STREAM_AT.
@@ -771,7 +795,8 @@ impl Streams {
         self.free = Vec::new();
         self.spare = Vec::new();
         self.last = None;
-        (self.fragments, self.delivering, self.background) = (0, 0, 0);
+        (self.fragments, self.background) = (0, 0);
+        (self.delivering, self.delivering_late) = (0, 0);
         self.queue.clear();
         self.starved.clear();
         self.control = VecDeque::new();

@@ -73,6 +73,8 @@ pub(crate) struct SendStream {
     pub(crate) queued: bool,
     /// Whether it is in the line of those held back only by the connection's credit.
     pub(crate) starved: bool,
+    /// Whether the stream was finished when the application was already closing the connection.
+    pub(crate) late: bool,
     /// Its priority.
     pub(crate) priority: Priority,
     /// How often the priority has changed.
@@ -98,6 +100,7 @@ impl SendStream {
             writer_listed: false,
             queued: false,
             starved: false,
+            late: false,
             priority: Priority::default(),
             rank_changes: 0,
             blocked_at: None,

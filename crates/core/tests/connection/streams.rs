@@ -361,3 +361,32 @@ fn a_limit_is_reached_until_the_peer_gives_credit() {
     assert_eq!(reached(&mut pair, first), None);
     assert_ne!(reached(&mut pair, second), connection);
 }
+
+// On a busy connection, some stream is always on its way.
+#[test]
+fn a_connection_that_is_to_be_closed_waits_for_streams_finished_before() {
+    let mut pair = Pair::new();
+    pair.run();
+    let finish = |pair: &mut Pair, bytes: usize| {
+        let client = pair.connection(Side::Client);
+        let id = client.open(Direction::Unidirectional).unwrap();
+        client.write(id, &mut vec![1; bytes].into()).unwrap();
+        client.finish(id).unwrap();
+        id
+    };
+    let first = finish(&mut pair, 100);
+    // Its only datagram is lost.
+    assert!(pair.take_datagram(Side::Client).is_some());
+    let client = pair.connection(Side::Client);
+    client.prepare_to_close();
+    assert!(client.is_delivering());
+    let second = finish(&mut pair, 100);
+    let client = pair.connection(Side::Client);
+    client.reset(first, 7).unwrap();
+    assert!(!client.is_delivering());
+    // Asked again, it counts the second one, too.
+    client.prepare_to_close();
+    assert!(client.is_delivering());
+    client.reset(second, 7).unwrap();
+    assert!(!client.is_delivering());
+}

@@ -599,9 +599,11 @@ impl ConnectionShared {
         .await
     }
 
-    /// Closes the connection as soon as all finished streams are delivered; see
+    /// Closes the connection as soon as all streams that are finished now are delivered; see
     /// [`close`](Self::close).
     pub(crate) async fn shut_down(self: &Arc<Self>, code: u64, reason: &[u8]) {
+        // Not those that are finished meanwhile: on a busy connection, some always are.
+        self.call(|state| state.core.prepare_to_close());
         self.wait(Line::Delivery, State::poll_delivered).await;
         self.close(code, reason);
     }
