@@ -196,12 +196,13 @@ impl Connection {
         if how == Move::WhenValidated && path::same(&path, &self.paths.active.path) {
             return Err(MigrateError::SamePath);
         }
-        // If the system is to choose the address, it may not be the one of a path known before.
+        // Where the system chooses the address, it is not known: `local` is where a packet arrived.
         let chosen = path.local.is_some();
-        let known = self.paths.tag_of(&path).filter(|tag| {
-            let pinned = self.paths.iter().any(|p| p.tag == *tag && p.pinned);
-            self.paths.remote_ids.has_lent(*tag) && (chosen || !pinned)
+        let known = self.paths.others().iter().find(|p| {
+            let same = p.path.remote == path.remote && (!chosen || p.path.local == path.local);
+            same && p.pinned == chosen && self.paths.remote_ids.has_lent(p.tag)
         });
+        let known = known.map(|p| p.tag);
         let tag = match known {
             Some(tag) => tag,
             // RFC 9000 §9.5: neither the id of another path nor an empty one, which would reveal as

@@ -372,7 +372,8 @@ impl InactivePaths {
     /// The position of the path between these addresses among the others.
     #[must_use]
     pub(crate) fn position(&self, path: &Path) -> Option<usize> {
-        self.others.iter().position(|p| same(&p.path, path))
+        let exact = self.others.iter().position(|p| p.path == *path);
+        exact.or_else(|| self.others.iter().position(|p| same(&p.path, path)))
     }
 
     /// Makes room for one more path; returns the one removed: unvalidated ones first, oldest first.

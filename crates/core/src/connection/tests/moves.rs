@@ -288,3 +288,23 @@ fn a_client_does_not_fall_back_to_a_path_without_an_id() {
         .unwrap();
     assert!(client.paths.last_validated().is_some());
 }
+
+// test: RFC 9000 §9.5 — where a packet arrived last is not known to be where the system sends from.
+#[test]
+fn a_path_whose_address_the_system_chose_is_not_the_one_that_is_asked_for() {
+    let mut pair = connected();
+    let now = pair.now;
+    let client = pair.connection(Side::Client);
+    let local = |n| Path {
+        local: Some([192, 0, 2, n].into()),
+        ..path("192.0.2.1:4433")
+    };
+    client.paths.active.path = local(71);
+    client.migrate(now, local(72), Move::AtOnce).unwrap();
+    let id = client.paths.remote_ids.of(client.paths.others()[0].tag);
+    client.paths.inactive.as_mut().unwrap().others[0].pinned = false;
+    client.migrate(now, local(71), Move::WhenValidated).unwrap();
+    let probed = client.paths.others().last().unwrap();
+    assert_eq!(probed.path, local(71));
+    assert_ne!(client.paths.remote_ids.of(probed.tag), id);
+}
