@@ -260,8 +260,8 @@ impl Endpoint {
     }
 
     /// Stops accepting connections, closes each connection once the streams that were finished
-    /// before this call are delivered, and waits until none is left. Other streams are lost, as with
-    /// [`close`](Self::close).
+    /// before this call are delivered, and waits until none is left. Other streams are lost, as
+    /// with [`close`](Self::close).
     ///
     /// If the future is dropped after it was polled, the shutdown goes on.
     pub async fn shutdown(&self, code: u64, reason: &[u8]) {
@@ -524,6 +524,9 @@ impl Builder {
     /// # Errors
     /// A setting is invalid (`InvalidInput`, with the reason), or the system refused a socket, a
     /// thread or a CPU.
+    ///
+    /// # Panics
+    /// The runtime given to [`on_runtime`](Self::on_runtime) has no I/O or time driver.
     pub fn bind(mut self) -> io::Result<Endpoint> {
         self.check()?;
         self.start_random();

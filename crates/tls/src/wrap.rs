@@ -14,10 +14,11 @@ use crate::schedule::suite_of;
 ///
 /// Keeps only those TLS 1.3 suites for which squall has packet protection (RFC 9001 §5.3:
 /// AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305). TLS 1.2 suites are kept for TLS over TCP, so the
-/// result can be a process's default provider. Everything else works as in `base`: key exchange,
-/// signatures and random numbers are its own. QUIC packets are sealed and opened by squall's packet
-/// protection, whatever the provider; so a validated provider (FIPS 140-3) does not make a
-/// validated QUIC stack.
+/// result can be a process's default provider, unless the process also runs another QUIC stack:
+/// that stack would get packet keys that seal and open nothing. Everything else works as in `base`:
+/// key exchange, signatures and random numbers are its own. QUIC packets are sealed and opened by
+/// squall's packet protection, whatever the provider; so a validated provider (FIPS 140-3) does not
+/// make a validated QUIC stack.
 ///
 /// rustls keeps references to suites for the life of the process, so each call leaks three small
 /// structs: call it once per provider, and keep the result.

@@ -269,9 +269,9 @@ impl Connection {
     }
 
     /// Whether a finished stream has data, or its end, that the peer has not acknowledged: closing
-    /// now would lose it. After [`prepare_to_close`](Self::prepare_to_close), only streams that were
-    /// finished before it count. This reads two fields. Call it after polling all events, because a
-    /// stream may end without an event of its own.
+    /// now would lose it. After [`prepare_to_close`](Self::prepare_to_close), only streams that
+    /// were finished before it count. This reads two fields. Call it after polling all events,
+    /// because a stream may end without an event of its own.
     #[must_use]
     pub const fn is_delivering(&self) -> bool {
         self.streams.is_delivering()

@@ -21,8 +21,8 @@
 //!
 //! For mutual TLS, use [`mutual_server`] and [`mutual_client`]. All functions use
 //! [`provider`](crate::provider), and append secrets to the file named by `SSLKEYLOGFILE`, if set.
-//! `alpn` lists the application protocols (RFC 7301) in order of preference; QUIC requires at least
-//! one (RFC 9001 §8.1).
+//! `alpn` lists the application protocols (RFC 7301) in order of preference. Leave it empty only if
+//! both ends know the protocol by other means (RFC 9001 §8.1).
 //!
 //! Available with the feature `aws-lc-rs` or `ring`.
 
@@ -276,8 +276,8 @@ fn trusting(
 }
 
 /// A server TLS configuration with this certificate chain and key, without client authentication.
-/// `alpn` lists the application protocols (RFC 7301) in order of preference; QUIC requires at least
-/// one (RFC 9001 §8.1). Secrets are appended to the file named by `SSLKEYLOGFILE`, if set.
+/// `alpn` lists the application protocols (RFC 7301) in order of preference. Leave it empty only if
+/// both ends know the protocol by other means (RFC 9001 §8.1). Secrets are appended to the file named by `SSLKEYLOGFILE`, if set.
 /// [`tls`](crate::tls) reads both from PEM files.
 ///
 /// # Errors
