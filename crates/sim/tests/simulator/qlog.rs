@@ -164,3 +164,26 @@ fn versions_and_retries_are_told() {
     assert_eq!(server[0]["server_versions"], serde_json::json!([two, one]));
     assert_eq!(server.last().expect("one")["chosen_version"], two);
 }
+
+// A late copy of a handshake packet, whose keys are gone, is not passed over in silence.
+#[test]
+fn dropped_handshake_packets_are_told() {
+    let mut setup = Setup::new(1);
+    for faults in &mut setup.faults {
+        (faults.duplication, faults.reordering) = (1.0, 1.0);
+        faults.jitter = std::time::Duration::from_millis(300);
+    }
+    let mut sim = Simulation::new(setup, Plan::one_stream(1_000));
+    let sink = Sink::default();
+    let now = sim.pair.now();
+    let client = sim.pair.connection(Side::Client).expect("it connects");
+    client.set_qlog(now, Box::new(sink.clone()));
+    sim.run_for(std::time::Duration::from_secs(5)).unwrap();
+    sim.close(Side::Client, 0, b"").unwrap();
+    let records = sink.records();
+    let dropped = records
+        .iter()
+        .filter(|r| r["name"] == "quic:packet_dropped" && r["data"]["trigger"] == "key_unavailable")
+        .count();
+    assert!(dropped > 0, "{} records", records.len());
+}

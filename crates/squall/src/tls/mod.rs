@@ -277,8 +277,8 @@ fn trusting(
 
 /// A server TLS configuration with this certificate chain and key, without client authentication.
 /// `alpn` lists the application protocols (RFC 7301) in order of preference. Leave it empty only if
-/// both ends know the protocol by other means (RFC 9001 §8.1). Secrets are appended to the file named by `SSLKEYLOGFILE`, if set.
-/// [`tls`](crate::tls) reads both from PEM files.
+/// both ends know the protocol by other means (RFC 9001 §8.1). Secrets are appended to the file
+/// named by `SSLKEYLOGFILE`, if set. [`tls`](crate::tls) reads both from PEM files.
 ///
 /// # Errors
 /// rustls rejects the key, or the key does not belong to the certificate.

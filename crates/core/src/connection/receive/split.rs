@@ -194,13 +194,21 @@ impl Connection {
         let too_small = id == SpaceId::Initial
             && self.side == Side::Server
             && trip.datagram_len < usize::from(MIN_UDP_PAYLOAD);
-        let space = &self.spaces[id];
-        if space.discarded || too_small || self.handshake.is_foreign(packet.scid) {
+        // RFC 9000 §7.2: the peer's id does not change within the handshake.
+        let foreign = self.handshake.is_foreign(packet.scid);
+        if self.spaces[id].discarded || too_small || foreign {
+            let trigger = match (self.spaces[id].discarded, too_small) {
+                (true, _) => "key_unavailable",
+                (false, true) => "invalid",
+                (false, false) => "connection_unknown",
+            };
             self.stats.packets_dropped += 1;
+            self.log
+                .packet_dropped(trip.now, id, packet.span.len, trigger);
             return;
         }
         let same_version = packet.version == self.handshake.version;
-        if space.keys.is_none() && same_version {
+        if self.spaces[id].keys.is_none() && same_version {
             // Initial keys exist from the beginning to the end.
             self.keep_early(Awaited::Handshake, &bytes[packet.range()], trip);
             return;
