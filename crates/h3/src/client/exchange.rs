@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use crate::body::{ActiveGuard, Body, broken, error_of};
 use crate::error::{Code, Error};
 use crate::informational::OnInformational;
-use crate::message::{Malformed, Protocol, ResponseHead, request_fields, response};
+use crate::message::{Malformed, Protocol, ResponseHead, complete_path, request_fields, response};
 use crate::qpack::FieldSection;
 use crate::receive::{Broken, MessageReader, Part};
 use crate::send::MessageSender;
@@ -28,6 +28,7 @@ pub(super) async fn send<B: SendBody>(
     shared.mark(Stage::Application);
     let (mut parts, body) = request.into_parts();
     announce_length(&mut parts, body.size_hint().exact());
+    complete_path(&mut parts.uri);
     let protocol = parts.extensions.get::<Protocol>();
     let on_informational = parts.extensions.get::<OnInformational>();
     check(&parts, protocol)?;

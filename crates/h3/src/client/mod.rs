@@ -69,6 +69,9 @@ impl SendRequest {
     /// Sends a request and waits for the head of its response. The request's body is sent at the
     /// same time, and continues after that if it takes longer.
     ///
+    /// The name and password of a URI such as `https://name:password@example.org/` are not sent
+    /// (RFC 9114 §4.3.1). The request's version does not matter.
+    ///
     /// Waits while the server's limit of concurrent requests is reached. Dropping the future
     /// cancels the request.
     ///

@@ -44,6 +44,43 @@ async fn a_request_is_answered() {
     }
 }
 
+// test: RFC 9114 §4.2, §4.3.1, RFC 9110 §5.5
+#[tokio::test(flavor = "multi_thread")]
+async fn any_uri_and_value_has_a_form_that_servers_accept() {
+    let site = Site::new();
+    start(&site, Config::new(), true, |request| async move {
+        let value = request.headers()["x-question"].as_bytes();
+        assert_eq!(value, b"a \tb");
+        assert_eq!(request.headers()["te"], "trailers");
+        let mut response = response(request.uri().to_string());
+        let padded = http::HeaderValue::from_static("\t both ends ");
+        response.headers_mut().insert("x-answer", padded);
+        response
+    });
+    let client = site.client().await;
+    for (uri, expected) in [
+        ("https://localhost", "https://localhost/"),
+        ("https://localhost?x=1", "https://localhost/?x=1"),
+        ("https://localhost/?x=1", "https://localhost/?x=1"),
+        ("https://localhost/a?", "https://localhost/a?"),
+        ("https://me:pass@localhost/a", "https://localhost/a"),
+        ("https://a%40b:c@localhost?d@e", "https://localhost/?d@e"),
+    ] {
+        let request = Request::get(uri)
+            .header("x-question", " a \tb\t ")
+            .header("te", "trailers ")
+            .body(Body::empty())
+            .unwrap();
+        let response = within(client.send(request)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{uri}");
+        assert_eq!(response.headers()["x-answer"], "both ends");
+        assert_eq!(
+            read(response.into_body()).await.unwrap(),
+            expected.as_bytes()
+        );
+    }
+}
+
 /// Its control streams stay open. A client that waits for nothing else sends no PINGs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_without_requests_is_silent() {
