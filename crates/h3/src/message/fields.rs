@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Uri, response};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, response};
 
 use crate::qpack::Field;
 
@@ -83,7 +83,16 @@ pub(crate) fn request_fields<'a>(
 /// The fields of a response with this head.
 pub(crate) fn response_fields(head: &response::Parts) -> impl Iterator<Item = Field<'_>> {
     let status = Field::new(b":status", head.status.as_str().as_bytes());
-    std::iter::once(status).chain(trailer_fields(&head.headers))
+    // RFC 9110 §8.6.
+    let without_length = head.status.is_informational() || head.status == StatusCode::NO_CONTENT;
+    let rest = trailer_fields(&head.headers)
+        .filter(move |field| !without_length || field.name != b"content-length");
+    std::iter::once(status).chain(rest)
+}
+
+/// Whether a response of this status has no body, whatever the request was (RFC 9110 §6.4.1).
+pub(crate) fn never_has_body(status: StatusCode) -> bool {
+    status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
 /// All fields except those that belong to a connection of another version (RFC 9114 §4.2).
