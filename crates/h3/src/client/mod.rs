@@ -4,6 +4,7 @@
 //! begins HTTP/3 on one connection and returns a [`SendRequest`], which sends requests on it. Both
 //! are a [`tower_service::Service`].
 
+mod attempt;
 mod connect;
 #[cfg(feature = "dns")]
 mod dns;
@@ -89,6 +90,11 @@ impl SendRequest {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.connection().close_reason().is_some() || self.0.0.goaway().is_some()
+    }
+
+    /// Whether both are clones of one another.
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The connection.
