@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   request ─ origin ─> Place ─ Connected ──────────────────────────> connection
-//!                         │ Connecting ─> Attempt, shared by requests ─^
-//!                         └ none: begins an attempt
+//!                         │ Connecting ─> Attempt, shared by requests ─^    │
+//!                         ^ none: begins an attempt                         │
+//!                         └──────────── forgotten when it ends ─────────────┘
 //! ```
 
 use std::collections::HashMap;
@@ -76,6 +77,8 @@ impl Resolve for System {
 /// - A request without a body is sent again if the server has certainly not processed it (RFC 9114
 ///   §4.1.1). It is also sent again if its method is idempotent and its connection ended, provided
 ///   that it had been used before or the server ended it gracefully (RFC 9110 §9.2.2).
+/// - A connection that ends is forgotten, and its origin with it. At most 1,000 alternatives are
+///   kept.
 ///
 /// Clones share the connections. It is a [`Service`] for use on a tokio runtime.
 #[derive(Clone)]
@@ -94,7 +97,7 @@ struct Inner {
 enum Place {
     /// An attempt, which replaces this or removes it when it ends.
     Connecting(Weak<Reporter>),
-    /// A connection, which may have ended.
+    /// A connection, removed when it ends.
     Connected(SendRequest),
 }
 
@@ -273,7 +276,13 @@ impl Inner {
             (Ok(connection), _) => Ok(handshake_with(connection, self.config.clone())),
             (Err(error), _) => Err(error),
         };
-        self.replace(&origin, &reporter, connected.as_ref().ok());
+        if let Ok(requests) = &connected {
+            if self.replace(&origin, &reporter, Some(requests)) {
+                self.forget_when_closed(&origin, requests.connection());
+            }
+        } else {
+            self.replace(&origin, &reporter, None);
+        }
         let lost =
             early.filter(|early| !matches!(&connected, Ok(requests) if requests.is_same(early)));
         reporter.send_replace(match connected {
@@ -285,11 +294,18 @@ impl Inner {
         }
     }
 
-    /// Replaces an attempt by its connection, or removes it, unless the pool has forgotten it.
-    fn replace(&self, origin: &Origin, reporter: &Arc<Reporter>, requests: Option<&SendRequest>) {
+    /// Replaces an attempt by its connection, or removes it. Returns false, and changes nothing, if
+    /// the pool has forgotten it.
+    fn replace(
+        &self,
+        origin: &Origin,
+        reporter: &Arc<Reporter>,
+        requests: Option<&SendRequest>,
+    ) -> bool {
         let mut origins = lock(&self.origins);
+        let is_known = is_attempt(origins.get(origin), reporter);
         match requests {
-            _ if !is_attempt(origins.get(origin), reporter) => {}
+            _ if !is_known => {}
             Some(requests) => {
                 origins.insert(origin.clone(), Place::Connected(requests.clone()));
             }
@@ -297,6 +313,7 @@ impl Inner {
                 origins.remove(origin);
             }
         }
+        is_known
     }
 
     /// Ready when no request waits for an attempt. The pool has then forgotten it, so that none
@@ -361,6 +378,29 @@ impl Inner {
             lock(&self.alternatives).remove(origin);
         }
         connected.map(|(connection, _)| connection)
+    }
+
+    /// Removes a connection from the pool when it ends.
+    fn forget_when_closed(self: &Arc<Self>, origin: &Origin, connection: &Connection) {
+        let (inner, origin) = (Arc::downgrade(self), origin.clone());
+        let closed = connection.closed();
+        connection.spawn(async move {
+            closed.await;
+            let Some(inner) = inner.upgrade() else {
+                return;
+            };
+            let mut origins = lock(&inner.origins);
+            if let Some(Place::Connected(requests)) = origins.get(&origin)
+                // By now there may be another one.
+                && requests.connection().close_reason().is_some()
+            {
+                origins.remove(&origin);
+                if origins.len() < origins.capacity() / 4 {
+                    let room = 2 * origins.len();
+                    origins.shrink_to(room);
+                }
+            }
+        });
     }
 
     /// Learns from a response about its origin.

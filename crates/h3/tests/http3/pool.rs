@@ -399,6 +399,33 @@ async fn requests_share_an_attempt_and_its_error() {
     assert!(took < patience / 2, "{took:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_is_forgotten_when_its_connection_ends() {
+    let world = World::new();
+    let idle = Duration::from_millis(500);
+    let (server, address) = world.server_with(TransportConfig::default().max_idle_timeout(idle));
+    serve(server, |_| response("one"));
+    world.set("one.test", vec![address]);
+    let (_silent, silent_at) = silent();
+    world.set("two.test", vec![silent_at]);
+    let (client, _) = world.client_with(TransportConfig::default().handshake_timeout(idle));
+    let origins = || format!("{client:?}");
+    for port in [1, 2, 3] {
+        let uri = format!("https://one.test:{port}/");
+        assert_eq!(text(&client, &uri).await, "one");
+    }
+    assert!(origins().contains("origins: 3"), "{}", origins());
+    // So is one without a connection.
+    get(&client, "https://two.test/").await.unwrap_err();
+    let forgotten = async {
+        while !origins().contains("origins: 0") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within(forgotten).await;
+    assert_eq!(text(&client, "https://one.test:1/").await, "one");
+}
+
 /// A server that stops, and whose GOAWAY does not arrive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_meets_a_graceful_end_is_sent_again() {
