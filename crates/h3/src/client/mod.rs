@@ -44,6 +44,11 @@ pub fn handshake(connection: Connection) -> SendRequest {
 ///
 /// A task on the connection's worker serves the connection's own streams. It closes the connection
 /// when the last [`SendRequest`] is dropped and no response is in progress.
+///
+/// A server that takes longer to answer than the idle timeout (30 s by default) loses the request,
+/// unless the connection was made with
+/// [`keep_alive_with_streams`](squall::TransportConfig::keep_alive_with_streams) or
+/// [`keep_alive`](squall::TransportConfig::keep_alive).
 #[must_use]
 pub fn handshake_with(connection: Connection, config: Config) -> SendRequest {
     let shared = Arc::new(Shared::new(connection, false, config));

@@ -77,6 +77,9 @@ impl Resolve for System {
 /// - A request without a body is sent again if the server has certainly not processed it (RFC 9114
 ///   §4.1.1). It is also sent again if its method is idempotent and its connection ended, provided
 ///   that it had been used before or the server ended it gracefully (RFC 9110 §9.2.2).
+/// - A connection is kept alive while requests are in flight, however long the server takes to
+///   answer ([`Config::keep_alive`]); a limit is up to the application. Without requests it ends
+///   after the idle timeout.
 /// - A connection that ends is forgotten, and its origin with it. At most 1,000 alternatives are
 ///   kept.
 ///
@@ -120,10 +123,14 @@ impl Client {
     #[must_use]
     pub fn with(
         endpoint: Endpoint,
-        tls: ClientConfig,
+        mut tls: ClientConfig,
         config: Config,
         resolver: Option<Arc<dyn Resolve>>,
     ) -> Self {
+        if config.keep_alive {
+            let transport = (*tls.transport).clone();
+            tls = tls.transport(transport.keep_alive_with_streams(true));
+        }
         Self(Arc::new(Inner {
             endpoint,
             tls,

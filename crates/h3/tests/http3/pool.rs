@@ -426,6 +426,38 @@ async fn an_origin_is_forgotten_when_its_connection_ends() {
     assert_eq!(text(&client, "https://one.test:1/").await, "one");
 }
 
+// A service that takes longer than the idle timeout.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_keeps_its_connection_alive() {
+    // Unless a busy machine is late by half of the idle timeout: then again with a longer one.
+    for factor in [1, 4] {
+        let idle = Duration::from_millis(800) * factor;
+        let world = World::new();
+        let transport = TransportConfig::default().max_idle_timeout(idle);
+        let (server, address) = world.server_with(transport);
+        world.set("one.test", vec![address]);
+        let slow = Serve(move |_| async move {
+            tokio::time::sleep(2 * idle).await;
+            response("slow")
+        });
+        tokio::spawn(async move { server::serve(server, slow).await });
+        let (client, endpoint) = world.client_with(TransportConfig::default());
+        let Ok(response) = get(&client, "https://one.test/").await else {
+            continue;
+        };
+        assert_eq!(read(response.into_body()).await.unwrap(), b"slow");
+        // Without a request it ends.
+        let ended = async {
+            while endpoint.stats().connections > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        within(ended).await;
+        return;
+    }
+    panic!("the connection ended during the request");
+}
+
 /// A server that stops, and whose GOAWAY does not arrive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_meets_a_graceful_end_is_sent_again() {
