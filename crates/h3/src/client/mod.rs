@@ -73,13 +73,14 @@ impl Drop for Handle {
 
 impl SendRequest {
     /// Sends a request and waits for the head of its response. The request's body is sent at the
-    /// same time, and continues after that if it takes longer.
+    /// same time, and continues after that if it takes longer, even if the response is dropped:
+    /// until the body ends or fails, the server stops it, or the connection ends.
     ///
     /// The name and password of a URI such as `https://name:password@example.org/` are not sent
     /// (RFC 9114 §4.3.1). The request's version does not matter.
     ///
     /// Waits while the server's limit of concurrent requests is reached. Dropping the future
-    /// cancels the request.
+    /// cancels the request and its upload.
     ///
     /// # Errors
     /// See [`Error`]. If [`Error::is_unprocessed`] is true, the request may be sent again.
@@ -141,7 +142,7 @@ impl<B: SendBody> Service<Request<B>> for SendRequest {
     }
 }
 
-/// A pending response, see [`SendRequest::send`]. Dropping it cancels the request.
+/// A pending response, see [`SendRequest::send`]. Dropping it cancels the request and its upload.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct ResponseFuture(Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>);
 

@@ -141,8 +141,8 @@ impl Client {
         }))
     }
 
-    /// Sends a request to the origin of its URI and waits for the head of the response. Dropping
-    /// the future cancels the request.
+    /// Sends a request to the origin of its URI and waits for the head of the response, as
+    /// [`SendRequest::send`] does. Dropping the future cancels the request and its upload.
     ///
     /// # Errors
     /// No connection could be made; otherwise see [`Error`].
