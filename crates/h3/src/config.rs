@@ -33,6 +33,7 @@ pub struct Config {
     pub(crate) webtransport: u64,
     pub(crate) date: bool,
     pub(crate) informational: bool,
+    pub(crate) keep_alive: bool,
 }
 
 impl Default for Config {
@@ -50,6 +51,7 @@ impl Default for Config {
             webtransport: 0,
             date: true,
             informational: false,
+            keep_alive: true,
         }
     }
 }
@@ -105,6 +107,12 @@ impl Config {
         /// Whether requests at a server carry [`Informational`](crate::Informational), which sends
         /// responses before the final one, such as 103 Early Hints. Default: no.
         informational: bool;
+        /// Whether a [`Client`](crate::client::Client) keeps a connection alive while requests are
+        /// in flight, by a PING after each half of the idle timeout, so that a server may take
+        /// longer than that to answer. Others set
+        /// [`keep_alive_with_streams`](squall::TransportConfig::keep_alive_with_streams).
+        /// Default: yes.
+        keep_alive: bool;
     }
 
     /// Whether extended CONNECT is accepted.

@@ -31,7 +31,15 @@
 //! Eyeballs", `Alt-Svc`, early data for safe methods, and retries where they are safe. With the
 //! feature `dns`, `client::Dns` finds servers by DNS HTTPS records. [`client::handshake`] turns one
 //! connection into a [`client::SendRequest`]. Both are also a [`tower_service::Service`], on which
-//! `tonic`'s clients work unchanged. Dropping a response's future or body cancels the request.
+//! `tonic`'s clients work unchanged.
+//!
+//! Dropping the future of a response cancels the request and its upload. Dropping a response's body
+//! tells the server to stop sending it; an upload that is still in progress continues until its
+//! body ends, the server stops it, or the connection ends. To end it, end the request's body with
+//! an error.
+//!
+//! The version of a request or response that is sent does not matter, and messages that arrive have
+//! [`http::Version::HTTP_3`].
 //!
 //! # Bodies
 //! A received [`Body`] hands out data as it arrived, without a copy; the peer may send more only as

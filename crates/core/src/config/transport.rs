@@ -33,6 +33,11 @@ pub struct TransportConfig {
     pub handshake_timeout: Duration,
     /// Idle time after which a PING is sent to keep the connection alive.
     pub keep_alive: Option<Duration>,
+    /// Whether a PING is sent after half of the idle timeout while there are streams, other than
+    /// [background](crate::Connection::set_background) ones, so that the connection does not end
+    /// because the answer to a request takes long. False by default. Without effect if
+    /// `keep_alive` is set.
+    pub keep_alive_with_streams: bool,
     /// Initial flow-control credit of a stream, in bytes; grows with use up to
     /// `stream_receive_window`.
     pub initial_stream_window: u64,
@@ -212,6 +217,7 @@ impl Default for TransportConfig {
             max_idle_timeout: Duration::from_secs(30),
             handshake_timeout: Duration::from_secs(10),
             keep_alive: None,
+            keep_alive_with_streams: false,
             initial_stream_window: 512 * 1024,
             initial_window: 1024 * 1024,
             stream_receive_window: 6 * 1024 * 1024,
@@ -266,6 +272,7 @@ impl TransportConfig {
         max_idle_timeout: Duration,
         handshake_timeout: Duration,
         keep_alive: Option<Duration>,
+        keep_alive_with_streams: bool,
         initial_stream_window: u64,
         initial_window: u64,
         stream_receive_window: u64,

@@ -50,7 +50,10 @@ impl Connection {
                 }
                 Timer::Idle => self.abandon(now, CloseReason::IdleTimeout),
                 Timer::Close => self.on_close_timer(now),
-                Timer::KeepAlive => self.duties.ping = true,
+                Timer::KeepAlive => {
+                    let in_use = self.streams.any_in_foreground();
+                    self.duties.ping |= self.clock.keeps_alive(in_use);
+                }
                 Timer::Handshake => self.abandon(now, CloseReason::HandshakeTimeout),
                 Timer::KeyDiscard => {
                     if let Some(ring) = &mut self.spaces.ring {

@@ -4,14 +4,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use squall::{ClientConfig, Connection, EarlyDataAccepted, Endpoint};
+use squall::{ClientConfig, CloseReason, Connection, Endpoint};
 use tokio::task::JoinSet;
 
 /// How long an attempt has before the next one starts alongside it (RFC 8305 §5).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-
-/// A connection and, if it may still send early data, the future of whether that is accepted.
-pub(super) type Connected = (Connection, Option<EarlyDataAccepted>);
 
 /// Addresses in the order in which they are tried (RFC 8305 §4): the families alternate, IPv6
 /// first.
@@ -29,29 +26,36 @@ pub(super) fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     }
 }
 
-/// Connects to the first of the addresses that answers. An attempt that fails starts the next one
-/// at once.
+/// Connects to the first of the addresses, tried in this order, whose handshake is complete. An
+/// attempt that fails starts the next one at once. Returns the address, too.
+///
+/// `offer` is called with each connection that can send early data. Its address may be dead, or
+/// another one may answer first: then the connection is not the one that is returned.
 ///
 /// # Errors
 /// No address answers: the error of the last attempt.
-pub(super) async fn connect(
+pub(super) async fn connect<O>(
     endpoint: &Endpoint,
     config: &ClientConfig,
     name: &str,
     addresses: Vec<SocketAddr>,
-) -> io::Result<Connected> {
-    let mut addresses = in_turns(addresses).into_iter();
+    offer: O,
+) -> io::Result<(Connection, SocketAddr)>
+where
+    O: Fn(&Connection) + Clone + Send + 'static,
+{
+    let mut addresses = addresses.into_iter();
     let mut attempts = JoinSet::new();
     let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{name} has no address"));
     let mut start_next = true;
     loop {
         if start_next && let Some(address) = addresses.next() {
-            attempts.spawn(attempt(
-                endpoint.clone(),
-                config.clone(),
-                name.to_owned(),
-                address,
-            ));
+            let (endpoint, config) = (endpoint.clone(), config.clone());
+            let (name, offer) = (name.to_owned(), offer.clone());
+            attempts.spawn(async move {
+                let connection = attempt(&endpoint, config, &name, address, offer).await?;
+                io::Result::Ok((connection, address))
+            });
         }
         start_next = true;
         if attempts.is_empty() {
@@ -77,16 +81,28 @@ pub(super) async fn connect(
     }
 }
 
+/// Connects to one address.
 async fn attempt(
-    endpoint: Endpoint,
+    endpoint: &Endpoint,
     config: ClientConfig,
-    name: String,
+    name: &str,
     address: SocketAddr,
-) -> io::Result<Connected> {
-    let connecting = endpoint.connect_with(config, address, &name)?;
+    offer: impl Fn(&Connection),
+) -> io::Result<Connection> {
+    let connecting = endpoint.connect_with(config, address, name)?;
     match connecting.into_0rtt().await {
-        Ok((connection, accepted)) => Ok((connection, Some(accepted))),
-        Err(connecting) => Ok((connecting.await?, None)),
+        Ok((connection, accepted)) => {
+            offer(&connection);
+            // Nothing has been heard from the server yet. Whether it accepts the early data does
+            // not matter: otherwise the transport sends it again.
+            accepted.await;
+            match connection.close_reason() {
+                // Then there was a handshake: before its end, servers close without such a code.
+                None | Some(CloseReason::Application { remote: true, .. }) => Ok(connection),
+                Some(reason) => Err(reason.into()),
+            }
+        }
+        Err(connecting) => Ok(connecting.await?),
     }
 }
 

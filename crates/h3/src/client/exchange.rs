@@ -13,7 +13,9 @@ use tokio::runtime::Handle;
 use crate::body::{ActiveGuard, Body, broken, error_of};
 use crate::error::{Code, Error};
 use crate::informational::OnInformational;
-use crate::message::{Malformed, Protocol, ResponseHead, request_fields, response};
+use crate::message::{
+    Malformed, Protocol, ResponseHead, complete_path, never_has_body, request_fields, response,
+};
 use crate::qpack::FieldSection;
 use crate::receive::{Broken, MessageReader, Part};
 use crate::send::MessageSender;
@@ -28,6 +30,7 @@ pub(super) async fn send<B: SendBody>(
     shared.mark(Stage::Application);
     let (mut parts, body) = request.into_parts();
     announce_length(&mut parts, body.size_hint().exact());
+    complete_path(&mut parts.uri);
     let protocol = parts.extensions.get::<Protocol>();
     let on_informational = parts.extensions.get::<OnInformational>();
     check(&parts, protocol)?;
@@ -174,8 +177,8 @@ fn body_of(
 ) -> Result<Body, Error> {
     if *method == Method::CONNECT && status.is_success() {
         reader.set_connect();
-    } else if *method != Method::HEAD && status != StatusCode::NOT_MODIFIED {
-        // RFC 9110 §8.6: elsewhere the length is that of another response.
+    } else if *method != Method::HEAD && !never_has_body(status) {
+        // RFC 9114 §4.1.2: elsewhere the length may be that of another response.
         reader.set_content_length(length);
     }
     // Small responses end with their first packet.

@@ -4,6 +4,7 @@
 //! begins HTTP/3 on one connection and returns a [`SendRequest`], which sends requests on it. Both
 //! are a [`tower_service::Service`].
 
+mod attempt;
 mod connect;
 #[cfg(feature = "dns")]
 mod dns;
@@ -43,6 +44,11 @@ pub fn handshake(connection: Connection) -> SendRequest {
 ///
 /// A task on the connection's worker serves the connection's own streams. It closes the connection
 /// when the last [`SendRequest`] is dropped and no response is in progress.
+///
+/// A server that takes longer to answer than the idle timeout (30 s by default) loses the request,
+/// unless the connection was made with
+/// [`keep_alive_with_streams`](squall::TransportConfig::keep_alive_with_streams) or
+/// [`keep_alive`](squall::TransportConfig::keep_alive).
 #[must_use]
 pub fn handshake_with(connection: Connection, config: Config) -> SendRequest {
     let shared = Arc::new(Shared::new(connection, false, config));
@@ -67,10 +73,14 @@ impl Drop for Handle {
 
 impl SendRequest {
     /// Sends a request and waits for the head of its response. The request's body is sent at the
-    /// same time, and continues after that if it takes longer.
+    /// same time, and continues after that if it takes longer, even if the response is dropped:
+    /// until the body ends or fails, the server stops it, or the connection ends.
+    ///
+    /// The name and password of a URI such as `https://name:password@example.org/` are not sent
+    /// (RFC 9114 §4.3.1). The request's version does not matter.
     ///
     /// Waits while the server's limit of concurrent requests is reached. Dropping the future
-    /// cancels the request.
+    /// cancels the request and its upload.
     ///
     /// # Errors
     /// See [`Error`]. If [`Error::is_unprocessed`] is true, the request may be sent again.
@@ -86,6 +96,11 @@ impl SendRequest {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.connection().close_reason().is_some() || self.0.0.goaway().is_some()
+    }
+
+    /// Whether both are clones of one another.
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The connection.
@@ -127,7 +142,7 @@ impl<B: SendBody> Service<Request<B>> for SendRequest {
     }
 }
 
-/// A pending response, see [`SendRequest::send`]. Dropping it cancels the request.
+/// A pending response, see [`SendRequest::send`]. Dropping it cancels the request and its upload.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct ResponseFuture(Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>);
 

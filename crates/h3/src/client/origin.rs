@@ -1,5 +1,6 @@
 //! Origins of requests, and the alternatives that stand for them.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use http::Uri;
@@ -12,6 +13,9 @@ const HTTPS: u16 = 443;
 
 /// How long an alternative is used if it does not say (RFC 7838 §3.1).
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The most alternatives that are kept.
+const MAX_ALTERNATIVES: usize = 1000;
 
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +65,37 @@ pub(super) enum AltSvc {
     Use(Alternative),
 }
 
+/// The alternatives to origins. They outlive connections, for the next one, so their number is
+/// bounded.
+#[derive(Default)]
+pub(super) struct Alternatives(HashMap<Origin, Alternative>);
+
+impl Alternatives {
+    /// The alternative to an origin, if it is still valid.
+    pub(super) fn get(&self, origin: &Origin, now: Instant) -> Option<Alternative> {
+        let alternative = self.0.get(origin)?;
+        (alternative.until > now).then(|| alternative.clone())
+    }
+
+    /// Keeps an alternative, if need be in place of the one that expires first.
+    pub(super) fn insert(&mut self, origin: &Origin, alternative: Alternative, now: Instant) {
+        if self.0.len() >= MAX_ALTERNATIVES && !self.0.contains_key(origin) {
+            self.0.retain(|_, one| one.until > now);
+            let first = self.0.iter().min_by_key(|(_, one)| one.until);
+            if let Some(first) = first.map(|(origin, _)| origin.clone())
+                && self.0.len() >= MAX_ALTERNATIVES
+            {
+                self.0.remove(&first);
+            }
+        }
+        self.0.insert(origin.clone(), alternative);
+    }
+
+    pub(super) fn remove(&mut self, origin: &Origin) {
+        self.0.remove(origin);
+    }
+}
+
 /// Reads an `Alt-Svc` field (RFC 7838 §3). The first of several alternatives for HTTP/3 counts;
 /// unreadable ones are ignored.
 pub(super) fn alt_svc(value: &HeaderValue, now: Instant) -> Option<AltSvc> {
@@ -107,6 +142,39 @@ mod tests {
         for uri in ["/path", "http://example.org/", "ws://example.org/"] {
             assert!(Origin::of(&uri.parse().unwrap()).is_err(), "{uri}");
         }
+    }
+
+    #[test]
+    fn alternatives_are_bounded() {
+        let now = Instant::now();
+        let origin = |port| Origin {
+            host: "one.test".to_owned(),
+            port,
+        };
+        let until = |seconds| Alternative {
+            host: None,
+            port: 1,
+            until: now + Duration::from_secs(seconds),
+        };
+        let mut alternatives = Alternatives::default();
+        // Expired, and never returned.
+        alternatives.insert(&origin(1), until(0), now);
+        assert_eq!(alternatives.get(&origin(1), now), None);
+        let most = MAX_ALTERNATIVES as u16;
+        for port in 2..most + 2 {
+            alternatives.insert(&origin(port), until(port.into()), now);
+        }
+        assert_eq!(alternatives.0.len(), MAX_ALTERNATIVES);
+        // The one that expires first makes room.
+        alternatives.insert(&origin(1), until(5000), now);
+        assert_eq!(alternatives.0.len(), MAX_ALTERNATIVES);
+        assert_eq!(alternatives.get(&origin(2), now), None);
+        assert_eq!(alternatives.get(&origin(1), now), Some(until(5000)));
+        // Another one for the same origin takes its place.
+        alternatives.insert(&origin(3), until(6000), now);
+        assert_eq!(alternatives.0.len(), MAX_ALTERNATIVES);
+        alternatives.remove(&origin(3));
+        assert_eq!(alternatives.get(&origin(3), now), None);
     }
 
     // test: RFC 7838 §3

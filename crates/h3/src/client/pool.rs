@@ -1,24 +1,31 @@
 //! A client for any number of origins: one connection for each, made on demand.
+//!
+//! ```text
+//!   request ─ origin ─> Place ─ Connected ──────────────────────────> connection
+//!                         │ Connecting ─> Attempt, shared by requests ─^    │
+//!                         ^ none: begins an attempt                         │
+//!                         └──────────── forgotten when it ends ─────────────┘
+//! ```
 
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use http::header::ALT_SVC;
 use http::{Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
-use squall::{ClientConfig, CloseReason, Endpoint};
-use tokio::sync::watch;
+use squall::{ClientConfig, CloseReason, Connection, Endpoint};
 use tower_service::Service;
 
-use super::connect::{Connected, connect, resolve};
-use super::origin::{AltSvc, Alternative, Origin, alt_svc};
+use super::attempt::{Attempt, Progress, Reached, Reporter};
+use super::connect::{connect, in_turns, resolve};
+use super::origin::{AltSvc, Alternatives, Origin, alt_svc};
 use super::{ResponseFuture, SendRequest, handshake_with};
 use crate::body::Body;
 use crate::config::Config;
@@ -57,14 +64,24 @@ impl Resolve for System {
 
 /// A client that connects to the origin of each request, and keeps the connection for later ones.
 ///
-/// - The addresses of a host are tried by "Happy Eyeballs" (RFC 8305).
+/// - The addresses of a host are tried by "Happy Eyeballs" (RFC 8305). Requests to an origin that
+///   begin meanwhile wait for the same attempt, and share its error if no address answers. An
+///   attempt ends when no request waits for it any more.
 /// - An alternative that a response names in `Alt-Svc` is used for the next connection (RFC 7838).
-/// - With early data enabled in the TLS configuration, requests with safe methods are sent at once
-///   when a connection is resumed; others wait for the handshake. After a response 425 Too Early,
-///   such a request is sent again once the handshake is complete (RFC 8470).
+///   It is tried first, and forgotten if an address of the origin itself answers before it.
+/// - With early data enabled in the TLS configuration, requests with safe methods and without a
+///   body are sent at once when a session is resumed, to the first address; others wait for the
+///   handshake. If that address does not answer, and another one does, they are sent again to that
+///   one. After a response 425 Too Early, such a request is sent again once the handshake is
+///   complete (RFC 8470).
 /// - A request without a body is sent again if the server has certainly not processed it (RFC 9114
 ///   §4.1.1). It is also sent again if its method is idempotent and its connection ended, provided
 ///   that it had been used before or the server ended it gracefully (RFC 9110 §9.2.2).
+/// - A connection is kept alive while requests are in flight, however long the server takes to
+///   answer ([`Config::keep_alive`]); a limit is up to the application. Without requests it ends
+///   after the idle timeout.
+/// - A connection that ends is forgotten, and its origin with it. At most 1,000 alternatives are
+///   kept.
 ///
 /// Clones share the connections. It is a [`Service`] for use on a tokio runtime.
 #[derive(Clone)]
@@ -75,25 +92,16 @@ struct Inner {
     tls: ClientConfig,
     config: Config,
     resolver: Arc<dyn Resolve>,
-    origins: Mutex<HashMap<Origin, Arc<Place>>>,
+    origins: Mutex<HashMap<Origin, Place>>,
+    alternatives: Mutex<Alternatives>,
 }
 
-/// What is known about an origin.
-#[derive(Default)]
-struct Place {
-    /// Held by the task that connects; others wait for the connection.
-    current: tokio::sync::Mutex<Option<Pooled>>,
-    alternative: Mutex<Option<Alternative>>,
-}
-
-/// A connection of the pool.
-#[derive(Clone)]
-struct Pooled {
-    requests: SendRequest,
-    /// Whether the handshake is complete.
-    complete: watch::Receiver<bool>,
-    /// No request has used it yet.
-    is_new: bool,
+/// What leads to an origin.
+enum Place {
+    /// An attempt, which replaces this or removes it when it ends.
+    Connecting(Weak<Reporter>),
+    /// A connection, removed when it ends.
+    Connected(SendRequest),
 }
 
 impl Client {
@@ -115,21 +123,26 @@ impl Client {
     #[must_use]
     pub fn with(
         endpoint: Endpoint,
-        tls: ClientConfig,
+        mut tls: ClientConfig,
         config: Config,
         resolver: Option<Arc<dyn Resolve>>,
     ) -> Self {
+        if config.keep_alive {
+            let transport = (*tls.transport).clone();
+            tls = tls.transport(transport.keep_alive_with_streams(true));
+        }
         Self(Arc::new(Inner {
             endpoint,
             tls,
             config,
             resolver: resolver.unwrap_or_else(|| Arc::new(System)),
             origins: Mutex::default(),
+            alternatives: Mutex::default(),
         }))
     }
 
-    /// Sends a request to the origin of its URI and waits for the head of the response. Dropping
-    /// the future cancels the request.
+    /// Sends a request to the origin of its URI and waits for the head of the response, as
+    /// [`SendRequest::send`] does. Dropping the future cancels the request and its upload.
     ///
     /// # Errors
     /// No connection could be made; otherwise see [`Error`].
@@ -138,44 +151,61 @@ impl Client {
         ResponseFuture(Box::pin(async move { inner.send(request).await }))
     }
 
-    /// Connects to the origin of `uri`, unless there is a connection that takes requests.
+    /// Connects to the origin of `uri`, unless there is a connection that takes requests. Waits
+    /// until the handshake is complete. Cancel-safe.
     ///
     /// # Errors
     /// No connection could be made, or the URI has no origin.
     pub async fn connect(&self, uri: &http::Uri) -> Result<(), Error> {
         let origin = Origin::of(uri)?;
-        let place = self.0.place(&origin);
-        self.0.connection(&origin, &place).await.map(drop)
+        self.0.reach(&origin, false).await.map(drop)
     }
 
-    /// Closes all connections once their responses are complete. Later requests make new ones.
+    /// Closes all connections once their responses are complete, and forgets the alternatives to
+    /// origins. Later requests make new connections.
     pub fn close_idle(&self) {
-        lock(&self.0.origins).clear();
+        let origins = std::mem::take(&mut *lock(&self.0.origins));
+        drop(origins);
+        *lock(&self.0.alternatives) = Alternatives::default();
     }
 }
 
 impl Inner {
-    async fn send<B: SendBody>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
+    async fn send<B: SendBody>(
+        self: &Arc<Self>,
+        request: Request<B>,
+    ) -> Result<Response<Body>, Error> {
         let origin = Origin::of(request.uri())?;
-        let place = self.place(&origin);
         let (head, body) = request.into_parts();
         // A body can be sent once.
         let repeatable = body.is_end_stream();
         let mut body = Some(body);
-        let mut may_be_early = head.method.is_safe();
+        // Early data may have to be sent again.
+        let mut may_be_early = repeatable && head.method.is_safe();
+        // The attempt whose early data was lost.
+        let mut lost: Option<Attempt> = None;
         for attempt in 1.. {
-            let pooled = self.connection(&origin, &place).await?;
-            if !may_be_early {
-                pooled.wait_until_complete().await?;
-            }
-            let was_early = !*pooled.complete.borrow();
+            let reached = match lost.take() {
+                Some(attempt) => attempt.connection(false).await?,
+                None => self.reach(&origin, may_be_early).await?,
+            };
             let mut request = Request::new(MaybeBody { body: body.take() });
             request.method_mut().clone_from(&head.method);
             request.uri_mut().clone_from(&head.uri);
             request.headers_mut().clone_from(&head.headers);
             request.extensions_mut().clone_from(&head.extensions);
-            let result = pooled.requests.send(request).await;
-            let result = result.map_err(|error| pooled.explain(error));
+            let sending = reached.requests.send(request);
+            let was_early = reached.early.is_some();
+            let result = match reached.early {
+                None => sending.await,
+                Some(attempt) => match unless_lost(sending, &reached.requests, attempt).await {
+                    Ok(result) => result,
+                    Err(attempt) => {
+                        lost = Some(attempt);
+                        continue;
+                    }
+                },
+            };
             if repeatable && attempt < ATTEMPTS {
                 match &result {
                     Ok(response) if was_early && response.status() == StatusCode::TOO_EARLY => {
@@ -186,7 +216,7 @@ impl Inner {
                     // A connection may end while a request is on its way to it: an idle one, or one
                     // whose server is stopping. Others may have failed because of the request.
                     Err(Error::Connection(reason))
-                        if (!pooled.is_new || is_graceful(reason))
+                        if (!reached.is_new || is_graceful(reason))
                             && head.method.is_idempotent() =>
                     {
                         continue;
@@ -195,102 +225,241 @@ impl Inner {
                 }
             }
             if let Ok(response) = &result {
-                place.learn(response);
+                self.learn(&origin, response);
             }
             return result;
         }
         Err(Error::GoingAway)
     }
 
-    fn place(&self, origin: &Origin) -> Arc<Place> {
-        Arc::clone(lock(&self.origins).entry(origin.clone()).or_default())
-    }
-
-    /// The connection to an origin, made if there is none that takes requests.
-    async fn connection(&self, origin: &Origin, place: &Place) -> Result<Pooled, Error> {
-        let mut current = place.current.lock().await;
-        if let Some(pooled) = current
-            .as_ref()
-            .filter(|pooled| !pooled.requests.is_closed())
-        {
-            let mut pooled = pooled.clone();
-            pooled.is_new = false;
-            return Ok(pooled);
-        }
-        let connected = self.connect(origin, place).await.map_err(Error::Connect)?;
-        let (connection, early) = connected;
-        let (tell, complete) = watch::channel(early.is_none());
-        if let Some(early) = early {
-            connection.spawn(async move {
-                early.await;
-                let _ = tell.send(true);
-            });
-        }
-        let requests = handshake_with(connection, self.config.clone());
-        let pooled = Pooled {
-            requests,
-            complete,
-            is_new: true,
+    /// The connection to an origin, made if there is none that takes requests. If `may_be_early`,
+    /// its handshake need not be complete.
+    async fn reach(
+        self: &Arc<Self>,
+        origin: &Origin,
+        may_be_early: bool,
+    ) -> Result<Reached, Error> {
+        let attempt = {
+            let mut origins = lock(&self.origins);
+            let joined = match origins.get(origin) {
+                Some(Place::Connected(requests)) if !requests.is_closed() => {
+                    return Ok(Reached {
+                        requests: requests.clone(),
+                        is_new: false,
+                        early: None,
+                    });
+                }
+                Some(Place::Connecting(reporter)) => Attempt::join(reporter),
+                _ => None,
+            };
+            joined.unwrap_or_else(|| {
+                let (reporter, attempt) = Attempt::begin();
+                let place = Place::Connecting(Arc::downgrade(&reporter));
+                origins.insert(origin.clone(), place);
+                tokio::spawn(Arc::clone(self).attempt(origin.clone(), reporter));
+                attempt
+            })
         };
-        *current = Some(pooled.clone());
-        Ok(pooled)
+        attempt.connection(may_be_early).await
     }
 
-    /// Connects to the alternative, if there is one and it answers, or to the origin itself.
-    async fn connect(&self, origin: &Origin, place: &Place) -> io::Result<Connected> {
-        let alternative = lock(&place.alternative).clone();
-        if let Some(alternative) = alternative.filter(|one| one.until > Instant::now()) {
-            let host = alternative.host.as_deref().unwrap_or(&origin.host);
-            match self.connect_to(origin, host, alternative.port).await {
-                Ok(connected) => return Ok(connected),
-                Err(_) => *lock(&place.alternative) = None,
+    /// Connects to an origin for the requests that wait, as long as there are any.
+    async fn attempt(self: Arc<Self>, origin: Origin, reporter: Arc<Reporter>) {
+        let connecting = pin!(self.connect(&origin, &reporter));
+        let connected = tokio::select! {
+            biased;
+            connected = connecting => connected,
+            () = self.abandoned(&origin, &reporter) => Err(io::ErrorKind::Interrupted.into()),
+        };
+        let early = match &*reporter.borrow() {
+            Progress::Connecting(early) => early.clone(),
+            _ => None,
+        };
+        let is_early = |early: &SendRequest, connection: &Connection| {
+            early.connection().stable_id() == connection.stable_id()
+        };
+        let connected = match (connected, &early) {
+            (Ok(connection), Some(early)) if is_early(early, &connection) => Ok(early.clone()),
+            (Ok(connection), _) => Ok(handshake_with(connection, self.config.clone())),
+            (Err(error), _) => Err(error),
+        };
+        if let Ok(requests) = &connected {
+            if self.replace(&origin, &reporter, Some(requests)) {
+                self.forget_when_closed(&origin, requests.connection());
+            }
+        } else {
+            self.replace(&origin, &reporter, None);
+        }
+        let lost =
+            early.filter(|early| !matches!(&connected, Ok(requests) if requests.is_same(early)));
+        reporter.send_replace(match connected {
+            Ok(requests) => Progress::Connected(requests),
+            Err(error) => Progress::Failed(Arc::new(error)),
+        });
+        if let Some(lost) = lost {
+            lost.close();
+        }
+    }
+
+    /// Replaces an attempt by its connection, or removes it. Returns false, and changes nothing, if
+    /// the pool has forgotten it.
+    fn replace(
+        &self,
+        origin: &Origin,
+        reporter: &Arc<Reporter>,
+        requests: Option<&SendRequest>,
+    ) -> bool {
+        let mut origins = lock(&self.origins);
+        let is_known = is_attempt(origins.get(origin), reporter);
+        match requests {
+            _ if !is_known => {}
+            Some(requests) => {
+                origins.insert(origin.clone(), Place::Connected(requests.clone()));
+            }
+            None => {
+                origins.remove(origin);
             }
         }
-        self.connect_to(origin, &origin.host, origin.port).await
+        is_known
     }
 
-    /// RFC 7838 §2.1: whatever the address, the certificate is the origin's.
-    async fn connect_to(&self, origin: &Origin, host: &str, port: u16) -> io::Result<Connected> {
-        let addresses = self.resolver.resolve(host, port).await?;
-        connect(&self.endpoint, &self.tls, &origin.host, addresses).await
+    /// Ready when no request waits for an attempt. The pool has then forgotten it, so that none
+    /// will.
+    async fn abandoned(&self, origin: &Origin, reporter: &Arc<Reporter>) {
+        loop {
+            reporter.closed().await;
+            let is_answered = match &*reporter.borrow() {
+                Progress::Connecting(Some(early)) => early.connection().handshake_kind().is_some(),
+                _ => false,
+            };
+            if is_answered {
+                // The response to early data has arrived before the attempt has taken note.
+                std::future::pending::<()>().await;
+            }
+            // Requests join under the lock.
+            let mut origins = lock(&self.origins);
+            if reporter.receiver_count() == 0 {
+                if is_attempt(origins.get(origin), reporter) {
+                    origins.remove(origin);
+                }
+                return;
+            }
+        }
     }
-}
 
-impl Place {
+    /// Connects to the alternative, if there is one, or to the origin itself, whichever answers
+    /// first.
+    async fn connect(&self, origin: &Origin, reporter: &Arc<Reporter>) -> io::Result<Connection> {
+        let alternative = lock(&self.alternatives).get(origin, Instant::now());
+        let own = self.resolver.resolve(&origin.host, origin.port);
+        let (alternatives, addresses) = match &alternative {
+            None => (Vec::new(), in_turns(own.await?)),
+            Some(alternative) => {
+                // RFC 7838 §2.1: whatever the address, the certificate is the origin's.
+                let host = alternative.host.as_deref().unwrap_or(&origin.host);
+                let alternatives = self.resolver.resolve(host, alternative.port);
+                let (alternatives, own) = tokio::join!(alternatives, own);
+                let alternatives = in_turns(alternatives.unwrap_or_default());
+                let mut addresses = alternatives.clone();
+                match own {
+                    Err(error) if alternatives.is_empty() => return Err(error),
+                    own => {
+                        let mut own = in_turns(own.unwrap_or_default());
+                        own.retain(|address| !alternatives.contains(address));
+                        addresses.extend(own);
+                    }
+                }
+                (alternatives, addresses)
+            }
+        };
+        let (config, reporter) = (self.config.clone(), Arc::downgrade(reporter));
+        let offer = move |connection: &Connection| {
+            if let Some(reporter) = reporter.upgrade() {
+                offer(&reporter, connection, &config);
+            }
+        };
+        let name = &origin.host;
+        let connected = connect(&self.endpoint, &self.tls, name, addresses, offer).await;
+        let is_used = matches!(&connected, Ok((_, address)) if alternatives.contains(address));
+        if alternative.is_some() && !is_used {
+            lock(&self.alternatives).remove(origin);
+        }
+        connected.map(|(connection, _)| connection)
+    }
+
+    /// Removes a connection from the pool when it ends.
+    fn forget_when_closed(self: &Arc<Self>, origin: &Origin, connection: &Connection) {
+        let (inner, origin) = (Arc::downgrade(self), origin.clone());
+        let closed = connection.closed();
+        connection.spawn(async move {
+            closed.await;
+            let Some(inner) = inner.upgrade() else {
+                return;
+            };
+            let mut origins = lock(&inner.origins);
+            if let Some(Place::Connected(requests)) = origins.get(&origin)
+                // By now there may be another one.
+                && requests.connection().close_reason().is_some()
+            {
+                origins.remove(&origin);
+                if origins.len() < origins.capacity() / 4 {
+                    let room = 2 * origins.len();
+                    origins.shrink_to(room);
+                }
+            }
+        });
+    }
+
     /// Learns from a response about its origin.
-    fn learn(&self, response: &Response<Body>) {
+    fn learn(&self, origin: &Origin, response: &Response<Body>) {
         if let Some(value) = response.headers().get(ALT_SVC) {
-            match alt_svc(value, Instant::now()) {
-                Some(AltSvc::Use(alternative)) => *lock(&self.alternative) = Some(alternative),
-                Some(AltSvc::Clear) => *lock(&self.alternative) = None,
+            let now = Instant::now();
+            match alt_svc(value, now) {
+                Some(AltSvc::Use(alternative)) => {
+                    lock(&self.alternatives).insert(origin, alternative, now);
+                }
+                Some(AltSvc::Clear) => lock(&self.alternatives).remove(origin),
                 None => {}
             }
         }
     }
 }
 
-impl Pooled {
-    /// Waits until the handshake is complete.
-    async fn wait_until_complete(&self) -> Result<(), Error> {
-        let mut complete = self.complete.clone();
-        tokio::select! {
-            _ = complete.wait_for(|complete| *complete) => Ok(()),
-            reason = self.requests.connection().closed() => {
-                Err(self.explain(Error::Connection(reason)))
-            }
-        }
-    }
+/// Whether a place is this attempt.
+fn is_attempt(place: Option<&Place>, reporter: &Arc<Reporter>) -> bool {
+    matches!(place, Some(Place::Connecting(other)) if other.as_ptr() == Arc::as_ptr(reporter))
+}
 
-    /// With early data, a request may meet a handshake that fails, for example with
-    /// CONNECTION_REFUSED: then there was no connection, as without early data.
-    fn explain(&self, error: Error) -> Error {
-        let connection = self.requests.connection();
-        match error {
-            Error::Connection(reason) if connection.handshake_kind().is_none() => {
-                Error::Connect(reason.into())
-            }
-            error => error,
+/// Offers a connection for early data, unless there is one.
+fn offer(reporter: &Reporter, connection: &Connection, config: &Config) {
+    reporter.send_if_modified(|progress| match progress {
+        Progress::Connecting(early) if early.as_ref().is_none_or(SendRequest::is_closed) => {
+            *early = Some(handshake_with(connection.clone(), config.clone()));
+            true
         }
+        _ => false,
+    });
+}
+
+/// Waits for the response to early data, unless it is lost because no server is at that address, or
+/// another one answers first.
+///
+/// # Errors
+/// It is lost: the attempt has another connection, or none.
+async fn unless_lost(
+    sending: ResponseFuture,
+    requests: &SendRequest,
+    mut attempt: Attempt,
+) -> Result<Result<Response<Body>, Error>, Attempt> {
+    let result = tokio::select! {
+        biased;
+        result = sending => result,
+        () = attempt.leaves(requests) => return Err(attempt),
+    };
+    match result {
+        // Unless its handshake was complete, there was no connection.
+        Err(Error::Connection(_)) if !attempt.ends_with(requests).await => Err(attempt),
+        result => Ok(result),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, HeaderValue, Method, Uri, response};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, response};
 
 use crate::qpack::Field;
 
@@ -32,7 +33,26 @@ impl Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Early;
 
-/// The fields of a request with this head.
+/// Gives a URI with a query but no path, such as `https://example.org?a=b`, the path `/`.
+///
+/// RFC 9114 §4.3.1: `:path` is not empty and begins with a slash.
+pub(crate) fn complete_path(uri: &mut Uri) {
+    let incomplete = uri
+        .path_and_query()
+        .filter(|it| it.as_str().starts_with('?'));
+    let Some(query) = incomplete else {
+        return;
+    };
+    let path = PathAndQuery::try_from(format!("/{query}", query = query.as_str()));
+    let mut parts = std::mem::take(uri).into_parts();
+    if let Ok(path) = path {
+        parts.path_and_query = Some(path);
+    }
+    // The parts are those of a URI.
+    *uri = Uri::from_parts(parts).unwrap_or_default();
+}
+
+/// The fields of a request with this head, whose path is [complete](complete_path).
 pub(crate) fn request_fields<'a>(
     method: &'a Method,
     uri: &'a Uri,
@@ -43,18 +63,13 @@ pub(crate) fn request_fields<'a>(
     let (scheme, path) = if is_plain_connect {
         (None, None)
     } else {
-        let path = uri.path_and_query().map_or("", |path| path.as_str());
-        let path = match path {
-            "" | "/" if *method == Method::OPTIONS && uri.path() == "*" => "*",
-            "" => "/",
-            path => path,
-        };
+        let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
         (Some(uri.scheme_str().unwrap_or("https")), Some(path))
     };
     let authority = uri
         .authority()
-        .map(|authority| authority.as_str().as_bytes());
-    let authority = authority.or_else(|| headers.get(HOST).map(HeaderValue::as_bytes));
+        .map(|authority| without_userinfo(authority.as_str()).as_bytes());
+    let authority = authority.or_else(|| headers.get(HOST).map(value_of));
     let mut pseudo = [None; 5];
     pseudo[0] = Some(Field::new(b":method", method.as_str().as_bytes()));
     pseudo[1] = scheme.map(|scheme| Field::new(b":scheme", scheme.as_bytes()));
@@ -68,7 +83,16 @@ pub(crate) fn request_fields<'a>(
 /// The fields of a response with this head.
 pub(crate) fn response_fields(head: &response::Parts) -> impl Iterator<Item = Field<'_>> {
     let status = Field::new(b":status", head.status.as_str().as_bytes());
-    std::iter::once(status).chain(trailer_fields(&head.headers))
+    // RFC 9110 §8.6.
+    let without_length = head.status.is_informational() || head.status == StatusCode::NO_CONTENT;
+    let rest = trailer_fields(&head.headers)
+        .filter(move |field| !without_length || field.name != b"content-length");
+    std::iter::once(status).chain(rest)
+}
+
+/// Whether a response of this status has no body, whatever the request was (RFC 9110 §6.4.1).
+pub(crate) fn never_has_body(status: StatusCode) -> bool {
+    status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
 /// All fields except those that belong to a connection of another version (RFC 9114 §4.2).
@@ -76,16 +100,31 @@ pub(crate) fn trailer_fields(headers: &HeaderMap) -> impl Iterator<Item = Field<
     let belongs = |(name, value): &(&HeaderName, &HeaderValue)| !is_of_connection(name, value);
     headers.iter().filter(belongs).map(|(name, value)| Field {
         name: name.as_str().as_bytes(),
-        value: value.as_bytes(),
+        value: value_of(value),
         sensitive: value.is_sensitive(),
     })
+}
+
+/// A value as it is sent. RFC 9114 §4.2, RFC 9110 §5.5: spaces and tabs around it, which a
+/// [`HeaderValue`] may have, are not part of it, and a peer that finds any rejects the message.
+#[inline]
+fn value_of(value: &HeaderValue) -> &[u8] {
+    value.as_bytes().trim_ascii()
+}
+
+/// RFC 9114 §4.3.1: `:authority` is sent without the name and password of a URI such as
+/// `https://name:password@example.org/`.
+fn without_userinfo(authority: &str) -> &str {
+    authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host)
 }
 
 /// Whether a field is specific to HTTP/1.1 connections, and malformed here.
 fn is_of_connection(name: &HeaderName, value: &HeaderValue) -> bool {
     match *name {
         CONNECTION | TRANSFER_ENCODING | UPGRADE => true,
-        TE => value != "trailers",
+        TE => value_of(value) != b"trailers",
         _ => matches!(name.as_str(), "keep-alive" | "proxy-connection"),
     }
 }

@@ -14,7 +14,9 @@ mod names;
 mod to_http;
 
 pub use fields::{Early, Protocol};
-pub(crate) use fields::{request_fields, response_fields, trailer_fields};
+pub(crate) use fields::{
+    complete_path, never_has_body, request_fields, response_fields, trailer_fields,
+};
 pub use head::{Fields, RequestHead};
 pub(crate) use head::{Malformed, ResponseHead, check_trailers};
 pub(crate) use to_http::{request, response, trailers};

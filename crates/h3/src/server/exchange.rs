@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::header::{CONTENT_LENGTH, DATE};
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::{HeaderValue, Method, Response};
 use squall::{SendStream, Stage, Stopped};
 
 use crate::body::{ActiveGuard, Fault};
 use crate::error::{BoxError, Code, Error};
 use crate::informational::Hints;
-use crate::message::response_fields;
+use crate::message::{never_has_body, response_fields};
 use crate::patience::Patience;
 use crate::send::MessageSender;
 use crate::service::SendBody;
@@ -237,12 +237,13 @@ fn send_response<B: SendBody>(
 ) -> Result<MessageSender<B>, (SendStream, Error)> {
     let (mut parts, body) = response.into_parts();
     let status = parts.status;
-    // RFC 9110 §6.4.1, §8.6.
-    let never_has_body = status.is_informational()
-        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    // RFC 9110 §6.4.1.
+    let has_body = !never_has_body(status);
     let is_tunnel = how.is_connect && status.is_success();
-    if !never_has_body
-        && !is_tunnel
+    if is_tunnel {
+        // RFC 9110 §8.6: what follows is the tunnel.
+        parts.headers.remove(CONTENT_LENGTH);
+    } else if has_body
         && let Some(length) = body.size_hint().exact()
         // Otherwise the end of the stream says as much, and an empty body in the answer to HEAD
         // says nothing about that of GET.
@@ -256,7 +257,7 @@ fn send_response<B: SendBody>(
     if shared.config.date && !parts.headers.contains_key(DATE) {
         parts.headers.insert(DATE, super::date::now());
     }
-    let with_body = !how.is_head && !never_has_body;
+    let with_body = !how.is_head && has_body;
     MessageSender::new(
         send,
         Arc::clone(shared),

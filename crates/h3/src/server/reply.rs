@@ -5,7 +5,7 @@ use http::Response;
 use squall::StreamId;
 
 use crate::frame::{close_frame, kind, open_frame, put_header};
-use crate::message::response_fields;
+use crate::message::{never_has_body, response_fields};
 use crate::qlog::{Frame, Qlog, Side};
 use crate::qpack::encode_static;
 
@@ -21,10 +21,14 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Encodes a response. Its fields are sent as they are: no `date` or `content-length` is added.
+    /// Encodes a response. No `date` or `content-length` is added to its fields. The body of a
+    /// response that has none, such as 204 and 304, is dropped (RFC 9110 §6.4.1).
     #[must_use]
     pub fn new(response: Response<Bytes>) -> Self {
-        let (parts, body) = response.into_parts();
+        let (parts, mut body) = response.into_parts();
+        if never_has_body(parts.status) {
+            body = Bytes::new();
+        }
         let mut bytes = Vec::new();
         let payload = open_frame(&mut bytes);
         encode_static(response_fields(&parts), &mut bytes);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Version};
 
-use crate::common::{Site, get, read, response, start, within};
-use squall_h3::{Body, Config, Error, Informational, OnInformational};
+use crate::common::{Serve, Site, get, read, response, start, within};
+use squall_h3::{Body, Config, Error, Informational, OnInformational, server};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_answered() {
@@ -41,6 +41,43 @@ async fn a_request_is_answered() {
                 expected.as_bytes()
             );
         }
+    }
+}
+
+// test: RFC 9114 §4.2, §4.3.1, RFC 9110 §5.5
+#[tokio::test(flavor = "multi_thread")]
+async fn any_uri_and_value_has_a_form_that_servers_accept() {
+    let site = Site::new();
+    start(&site, Config::new(), true, |request| async move {
+        let value = request.headers()["x-question"].as_bytes();
+        assert_eq!(value, b"a \tb");
+        assert_eq!(request.headers()["te"], "trailers");
+        let mut response = response(request.uri().to_string());
+        let padded = http::HeaderValue::from_static("\t both ends ");
+        response.headers_mut().insert("x-answer", padded);
+        response
+    });
+    let client = site.client().await;
+    for (uri, expected) in [
+        ("https://localhost", "https://localhost/"),
+        ("https://localhost?x=1", "https://localhost/?x=1"),
+        ("https://localhost/?x=1", "https://localhost/?x=1"),
+        ("https://localhost/a?", "https://localhost/a?"),
+        ("https://me:pass@localhost/a", "https://localhost/a"),
+        ("https://a%40b:c@localhost?d@e", "https://localhost/?d@e"),
+    ] {
+        let request = Request::get(uri)
+            .header("x-question", " a \tb\t ")
+            .header("te", "trailers ")
+            .body(Body::empty())
+            .unwrap();
+        let response = within(client.send(request)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{uri}");
+        assert_eq!(response.headers()["x-answer"], "both ends");
+        assert_eq!(
+            read(response.into_body()).await.unwrap(),
+            expected.as_bytes()
+        );
     }
 }
 
@@ -119,6 +156,56 @@ async fn a_head_request_gets_no_body() {
     let response = within(client.send(request)).await.unwrap();
     assert_eq!(response.headers().get("content-length").unwrap(), "4");
     assert_eq!(read(response.into_body()).await.unwrap(), b"");
+}
+
+// test: RFC 9110 §6.4.1, §8.6
+#[tokio::test(flavor = "multi_thread")]
+async fn some_responses_have_no_body_and_no_length() {
+    let site = Site::new();
+    let config = Config::new().informational(true);
+    let with_length = |status| {
+        let response = Response::builder().status(status);
+        response.header("content-length", "4")
+    };
+    let reply = with_length(StatusCode::NO_CONTENT).body("text".into());
+    let reply = server::Reply::new(reply.unwrap());
+    let service = Serve(move |request: Request<Body>| async move {
+        let informational = request.extensions().get::<Informational>().unwrap();
+        let hint = with_length(StatusCode::EARLY_HINTS).body(()).unwrap();
+        informational.send(hint).unwrap();
+        let status = request.uri().path().trim_start_matches('/');
+        let status = status.parse().unwrap_or(StatusCode::OK);
+        with_length(status).body(Body::from("text")).unwrap()
+    });
+    let builder = server::Builder::new()
+        .config(config)
+        .answer_first(move |head| (head.path() == Some("/reply")).then(|| reply.clone()));
+    let serving = builder.serve(site.endpoint.clone(), service);
+    tokio::spawn(serving.into_future());
+    let client = site.client().await;
+    let ask = async |method, path: &str| {
+        let mut request = get(path);
+        *request.method_mut() = method;
+        if *request.method() == Method::CONNECT {
+            *request.uri_mut() = "localhost:1".parse().unwrap();
+        }
+        let hints = OnInformational::new(|hint| {
+            assert!(!hint.headers().contains_key("content-length"));
+        });
+        request.extensions_mut().insert(hints);
+        let response = within(client.send(request)).await.unwrap();
+        let length = response.headers().get("content-length").cloned();
+        let length = length.map(|length| length.to_str().unwrap().to_owned());
+        (length, read(response.into_body()).await.unwrap())
+    };
+    let four = || Some("4".to_owned());
+    assert_eq!(ask(Method::GET, "/200").await, (four(), b"text".to_vec()));
+    assert_eq!(ask(Method::HEAD, "/200").await, (four(), vec![]));
+    assert_eq!(ask(Method::GET, "/204").await, (None, vec![]));
+    assert_eq!(ask(Method::GET, "/304").await, (four(), vec![]));
+    assert_eq!(ask(Method::GET, "/reply").await, (None, vec![]));
+    let tunnel = ask(Method::CONNECT, "").await;
+    assert_eq!(tunnel, (None, b"text".to_vec()));
 }
 
 // test: RFC 9114 §4.1, RFC 8297

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use http::{Request, Response, StatusCode};
 use squall::tls::Identity;
-use squall::{Builder, ClientConfig, Endpoint, ServerConfig};
+use squall::{Builder, ClientConfig, Endpoint, ServerConfig, TransportConfig};
 use squall_h3::client::{Client, Resolve};
 use squall_h3::{Body, Code, Config, Early, Error, server};
 use tokio::sync::oneshot;
@@ -62,23 +62,28 @@ impl World {
     }
 
     fn server(&self) -> (Endpoint, SocketAddr) {
+        self.server_with(TransportConfig::default())
+    }
+
+    fn server_with(&self, transport: TransportConfig) -> (Endpoint, SocketAddr) {
         let mut tls = squall::tls::server(self.identity.clone(), &[b"h3"]).unwrap();
         tls.max_early_data_size = u32::MAX;
-        let config = ServerConfig::new(tls);
+        let config = ServerConfig::new(tls).transport(transport);
         let endpoint = Builder::new(ANY_PORT).server(config).bind().unwrap();
         let address = endpoint.local_addr().unwrap();
         (endpoint, address)
     }
 
     fn client(&self) -> Client {
+        self.client_with(TransportConfig::default()).0
+    }
+
+    fn client_with(&self, transport: TransportConfig) -> (Client, Endpoint) {
         let endpoint = Endpoint::client(ANY_PORT).unwrap();
         let hosts = Arc::clone(&self.hosts) as Arc<dyn Resolve>;
-        Client::with(
-            endpoint,
-            ClientConfig::new(self.tls.clone()),
-            Config::new(),
-            Some(hosts),
-        )
+        let config = ClientConfig::new(self.tls.clone()).transport(transport);
+        let client = Client::with(endpoint.clone(), config, Config::new(), Some(hosts));
+        (client, endpoint)
     }
 
     fn set(&self, name: &'static str, addresses: Vec<SocketAddr>) {
@@ -86,6 +91,19 @@ impl World {
         hosts.retain(|(of, _)| *of != name);
         hosts.push((name, addresses));
     }
+}
+
+/// A socket that answers nothing, bound so that no error reports a closed port.
+fn silent() -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind(ANY_PORT).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+/// The number of datagrams that have arrived since the last call.
+fn arrived(socket: &UdpSocket) -> usize {
+    std::iter::from_fn(|| socket.recv(&mut [0; 2000]).ok()).count()
 }
 
 fn serve<F>(endpoint: Endpoint, answer: F)
@@ -135,9 +153,7 @@ async fn an_origin_has_one_connection() {
 async fn an_address_that_is_silent_costs_a_moment() {
     let world = World::new();
     let (server, address) = world.server();
-    // Bound, so that no error reports a closed port.
-    let silent = std::net::UdpSocket::bind(ANY_PORT).unwrap();
-    let silent = silent.local_addr().unwrap();
+    let (_silent, silent) = silent();
     world.set("one.test", vec![silent, silent, address]);
     serve(server, |_| response("one"));
     let began = Instant::now();
@@ -267,6 +283,179 @@ async fn a_refused_connection_is_none() {
         let refused = within(world.client().send(request)).await.unwrap_err();
         assert!(matches!(refused, Error::Connect(_)), "{method}: {refused}");
     }
+}
+
+// With a ticket, a request could be sent to the silent address as early data, and wait there until
+// the handshake times out.
+#[tokio::test(flavor = "multi_thread")]
+async fn early_data_to_a_silent_address_is_sent_again() {
+    let world = World::new();
+    let (server, address) = world.server();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&count);
+    serve(server.clone(), move |_| {
+        counting.fetch_add(1, Ordering::SeqCst);
+        response("one")
+    });
+    world.set("one.test", vec![address]);
+    assert_eq!(text(&world.client(), "https://one.test/").await, "one");
+    let (silent, silent_at) = silent();
+    world.set("one.test", vec![silent_at, address]);
+    for method in ["GET", "POST", "GET", "GET"] {
+        count.store(0, Ordering::SeqCst);
+        let (client, endpoint) = world.client_with(TransportConfig::default());
+        let began = Instant::now();
+        let request = Request::builder().method(method).uri("https://one.test/");
+        let request = request.body(Body::empty()).unwrap();
+        let response = within(client.send(request)).await.unwrap();
+        assert_eq!(read(response.into_body()).await.unwrap(), b"one");
+        // Far less than the handshake's timeout.
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(5), "{method}: {took:?}");
+        assert!(arrived(&silent) > 0);
+        // Later requests use the same connection.
+        assert_eq!(text(&client, "https://one.test/").await, "one");
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+        while endpoint.stats().connections > 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_alternative_is_given_up() {
+    let world = World::new();
+    // Connections end between the requests.
+    let idle = Duration::from_millis(500);
+    let (server, address) = world.server_with(TransportConfig::default().max_idle_timeout(idle));
+    let (silent, silent_at) = silent();
+    let mut of_origin = address;
+    of_origin.set_port(0);
+    world.set("one.test", vec![of_origin]);
+    let is_first = Arc::new(AtomicUsize::new(0));
+    serve(server, move |_| {
+        let mut response = response("one");
+        if is_first.fetch_add(1, Ordering::SeqCst) == 0 {
+            let field = format!("h3=\":{}\"", silent_at.port()).parse().unwrap();
+            response.headers_mut().insert("alt-svc", field);
+        }
+        response
+    });
+    let client = world.client();
+    let uri = format!("https://one.test:{}/", address.port());
+    for is_tried in [false, true, false] {
+        let began = Instant::now();
+        assert_eq!(text(&client, &uri).await, "one");
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        tokio::time::sleep(2 * idle).await;
+        assert_eq!(arrived(&silent) > 0, is_tried);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_share_an_attempt_and_its_error() {
+    let world = World::new();
+    let (silent, silent_at) = silent();
+    world.set("one.test", vec![silent_at]);
+    let patience = Duration::from_secs(1);
+    let transport = TransportConfig::default().handshake_timeout(patience);
+    let (client, _) = world.client_with(transport);
+    let began = Instant::now();
+    let asking: Vec<_> = (0..5)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { get(&client, "https://one.test/").await.unwrap_err() })
+        })
+        .collect();
+    // The others do not depend on the first one.
+    asking[0].abort();
+    for task in asking.into_iter().skip(1) {
+        let error = task.await.unwrap();
+        let Error::Connect(error) = error else {
+            panic!("{error}");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let reason = error.get_ref().unwrap().downcast_ref();
+        assert_eq!(reason, Some(&squall::CloseReason::HandshakeTimeout));
+    }
+    let took = began.elapsed();
+    assert!(took < 2 * patience, "{took:?}");
+    // An attempt that no request waits for ends.
+    let asking = {
+        let client = client.clone();
+        tokio::spawn(async move { get(&client, "https://one.test/").await })
+    };
+    arrived(&silent);
+    while arrived(&silent) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let began = Instant::now();
+    asking.abort();
+    while !format!("{client:?}").contains("origins: 0") {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let took = began.elapsed();
+    assert!(took < patience / 2, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_is_forgotten_when_its_connection_ends() {
+    let world = World::new();
+    let idle = Duration::from_millis(500);
+    let (server, address) = world.server_with(TransportConfig::default().max_idle_timeout(idle));
+    serve(server, |_| response("one"));
+    world.set("one.test", vec![address]);
+    let (_silent, silent_at) = silent();
+    world.set("two.test", vec![silent_at]);
+    let (client, _) = world.client_with(TransportConfig::default().handshake_timeout(idle));
+    let origins = || format!("{client:?}");
+    for port in [1, 2, 3] {
+        let uri = format!("https://one.test:{port}/");
+        assert_eq!(text(&client, &uri).await, "one");
+    }
+    assert!(origins().contains("origins: 3"), "{}", origins());
+    // So is one without a connection.
+    get(&client, "https://two.test/").await.unwrap_err();
+    let forgotten = async {
+        while !origins().contains("origins: 0") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within(forgotten).await;
+    assert_eq!(text(&client, "https://one.test:1/").await, "one");
+}
+
+// A service that takes longer than the idle timeout.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_keeps_its_connection_alive() {
+    // Unless a busy machine is late by half of the idle timeout: then again with a longer one.
+    for factor in [1, 4] {
+        let idle = Duration::from_millis(800) * factor;
+        let world = World::new();
+        let transport = TransportConfig::default().max_idle_timeout(idle);
+        let (server, address) = world.server_with(transport);
+        world.set("one.test", vec![address]);
+        let slow = Serve(move |_| async move {
+            tokio::time::sleep(2 * idle).await;
+            response("slow")
+        });
+        tokio::spawn(async move { server::serve(server, slow).await });
+        let (client, endpoint) = world.client_with(TransportConfig::default());
+        let Ok(response) = get(&client, "https://one.test/").await else {
+            continue;
+        };
+        assert_eq!(read(response.into_body()).await.unwrap(), b"slow");
+        // Without a request it ends.
+        let ended = async {
+            while endpoint.stats().connections > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        within(ended).await;
+        return;
+    }
+    panic!("the connection ended during the request");
 }
 
 /// A server that stops, and whose GOAWAY does not arrive.

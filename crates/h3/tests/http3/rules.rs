@@ -617,6 +617,15 @@ async fn what_servers_do_wrong() {
         bad(&[ok[0], ("connection", "close")]),
         bad(&[ok[0], ("transfer-encoding", "chunked")]),
         bad(&[ok[0], ("content-length", "1")]),
+        // RFC 9114 §4.1.2: a length of a body that responses of this kind never have.
+        (
+            message(&[headers(&[(":status", "204"), ("content-length", "1")])]),
+            Fine,
+        ),
+        (
+            message(&[headers(&[(":status", "304"), ("content-length", "1")])]),
+            Fine,
+        ),
         (
             message(&[headers(&[ok[0], ("content-length", "1")]), frame(0, b"xy")]),
             Reset(Code::H3_MESSAGE_ERROR),

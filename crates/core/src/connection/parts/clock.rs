@@ -77,6 +77,7 @@ pub(crate) struct Clock {
     /// The smaller of both ends' idle timeouts; zero means none.
     pub(crate) idle_timeout: Duration,
     keep_alive: Option<Duration>,
+    keep_alive_with_streams: bool,
     /// When a packet that restarts the idle timer was last received or sent.
     last_active: Time,
     /// Whether an ack-eliciting packet was sent since the last one was received (RFC 9000 §10.1).
@@ -97,6 +98,7 @@ impl Clock {
             due: [None; COUNT],
             idle_timeout: config.max_idle_timeout,
             keep_alive: config.keep_alive,
+            keep_alive_with_streams: config.keep_alive_with_streams,
             last_active: now,
             eliciting_since_receipt: false,
             pto_count: 0,
@@ -190,9 +192,17 @@ impl Clock {
         let timeout = self.idle_timeout.max(3 * probe_timeout);
         let due = (!self.idle_timeout.is_zero()).then(|| now + timeout);
         self.set(Timer::Idle, due);
-        if let Some(interval) = self.keep_alive.filter(|_| established) {
+        let with_streams = self.keep_alive_with_streams && !self.idle_timeout.is_zero();
+        let while_used = with_streams.then(|| self.idle_timeout / 2);
+        if let Some(interval) = self.keep_alive.or(while_used).filter(|_| established) {
             self.set(Timer::KeepAlive, Some(now + interval));
         }
+    }
+
+    /// Whether a PING keeps a silent connection alive now; `in_use`: there are streams other than
+    /// background ones.
+    pub(crate) const fn keeps_alive(&self, in_use: bool) -> bool {
+        in_use || self.keep_alive.is_some()
     }
 
     /// The probe timeout starts over without backoff: something new was acknowledged (RFC 9002

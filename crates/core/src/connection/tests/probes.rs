@@ -5,6 +5,7 @@ use std::time::Duration;
 use squall_wire::{ConnectionId, Direction, Ecn, Path, Side, TransportError, TransportErrorCode};
 
 use crate::common::Pair;
+use crate::config::TransportConfig;
 use crate::connection::receive::Trip;
 use crate::path;
 use crate::space::SpaceId;
@@ -312,5 +313,37 @@ fn streams_of_the_background_are_no_reason_to_look_for_the_server() {
         let id = client.open(Direction::Bidirectional).unwrap();
         client.finish(id).unwrap();
         assert!(looks_now(&mut pair), "{background}, {others}");
+    }
+}
+
+#[test]
+fn streams_keep_a_connection_alive_if_asked_to() {
+    for (with_streams, background, alive) in [
+        (true, false, true),
+        (true, true, false),
+        (false, false, false),
+    ] {
+        let transport = TransportConfig::default().keep_alive_with_streams(with_streams);
+        let idle = transport.max_idle_timeout;
+        let mut pair = Pair::with(transport);
+        pair.run();
+        let client = pair.connection(Side::Client);
+        let id = client.open(Direction::Bidirectional).unwrap();
+        client.finish(id).unwrap();
+        if background {
+            client.set_background(id);
+        }
+        pair.run();
+        let mut pings_after = |wait: Duration| {
+            pair.now += wait;
+            let now = pair.now;
+            let client = pair.connection(Side::Client);
+            client.on_timeout(now);
+            std::mem::take(&mut client.duties.ping)
+        };
+        // Until then a client looks for a server that has gone quiet.
+        pings_after(idle / 2 - Duration::from_secs(1));
+        let pings = pings_after(Duration::from_secs(2));
+        assert_eq!(pings, alive, "{with_streams}, {background}");
     }
 }
