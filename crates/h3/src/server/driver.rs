@@ -279,7 +279,10 @@ impl<S: HttpService> Driver<S> {
         let (service, shared) = (&mut self.service, &self.shared);
         let ready = shared.call(|| catch_unwind(AssertUnwindSafe(|| service.poll_ready(&mut cx))));
         if let Ok(Poll::Pending) = ready {
+            // The one that was asked: it has a place in the queue of what it waits for, and would
+            // take a permit there that nobody uses.
             let service = self.service.clone();
+            let service = std::mem::replace(&mut self.service, service);
             let arrived = Arrived {
                 request,
                 send,
@@ -334,11 +337,31 @@ struct Arrived {
 }
 
 impl Arrived {
-    /// Waits until the service is ready, and for its response.
+    /// Waits until the service is ready, and for its response. A request that the client cancels
+    /// meanwhile does not reach the service.
     async fn answer<S: HttpService>(self, mut service: S) {
         let how = How::of(self.request.method());
-        if poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
-            return;
+        let mut stopped = None;
+        let ready = poll_fn(|cx| {
+            // A service that is ready at once costs no lock. One that was not is asked again only
+            // if somebody still waits for the response.
+            if stopped.is_none() {
+                if let Poll::Ready(ready) = service.poll_ready(cx) {
+                    return Poll::Ready(Some(ready.is_ok()));
+                }
+                stopped = Some(self.send.stopped());
+            }
+            if let Some(stopped) = &mut stopped
+                && Pin::new(stopped).poll(cx).is_ready()
+            {
+                return Poll::Ready(None);
+            }
+            service.poll_ready(cx).map(|ready| Some(ready.is_ok()))
+        });
+        match ready.await {
+            Some(true) => {}
+            Some(false) => return,
+            None => return self.guard.shared().on_cancelled(),
         }
         let future = service.call(self.request);
         Exchange::new(future, self.send, how, self.fault, self.guard, self.hints).await;
