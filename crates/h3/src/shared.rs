@@ -396,6 +396,7 @@ impl Shared {
         let mut blocked = std::mem::take(&mut lock(&self.incoming).blocked);
         blocked.append(&mut lock(&self.settings_awaited));
         blocked.into_iter().for_each(Waker::wake);
+        self.tunnels.end_all();
     }
 
     /// Whether the handshake is complete. Until then, requests may be early data.

@@ -275,7 +275,7 @@ impl<S: HttpService> Driver<S> {
             guard,
             hints,
         } = arrived;
-        let how = How::of(request.method());
+        let how = How::of(&request);
         let (service, shared) = (&mut self.service, &self.shared);
         let ready = shared.call(|| catch_unwind(AssertUnwindSafe(|| service.poll_ready(&mut cx))));
         if let Ok(Poll::Pending) = ready {
@@ -340,7 +340,7 @@ impl Arrived {
     /// Waits until the service is ready, and for its response. A request that the client cancels
     /// meanwhile does not reach the service.
     async fn answer<S: HttpService>(self, mut service: S) {
-        let how = How::of(self.request.method());
+        let how = How::of(&self.request);
         let mut stopped = None;
         let ready = poll_fn(|cx| {
             // A service that is ready at once costs no lock. One that was not is asked again only

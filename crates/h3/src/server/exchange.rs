@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::header::{CONTENT_LENGTH, DATE};
-use http::{HeaderValue, Method, Response, StatusCode};
-use squall::{SendStream, Stage, Stopped};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use squall::{SendStream, Stage, Stopped, StreamId};
 
 use crate::body::{ActiveGuard, Fault};
 use crate::error::{BoxError, Code, Error};
 use crate::informational::Hints;
-use crate::message::response_fields;
+use crate::message::{Protocol, response_fields};
 use crate::patience::Patience;
 use crate::send::MessageSender;
 use crate::service::SendBody;
 use crate::shared::Shared;
+use crate::webtransport;
 
 pin_project_lite::pin_project! {
     /// Waits for the service's response and sends it.
@@ -25,6 +26,7 @@ pin_project_lite::pin_project! {
         state: State<F, B>,
         // For the answer; `None` once it is being sent.
         send: Option<SendStream>,
+        id: StreamId,
         // Detects that the client no longer waits for the response.
         stopped: Option<Stopped>,
         how: How,
@@ -54,13 +56,22 @@ pin_project_lite::pin_project! {
 pub(super) struct How {
     pub(super) is_head: bool,
     pub(super) is_connect: bool,
+    /// Whether datagrams that belong to the request end with it. Those of a WebTransport session
+    /// end with the session, which ends a little later.
+    pub(super) ends_datagrams: bool,
 }
 
 impl How {
-    pub(super) fn of(method: &Method) -> Self {
+    pub(super) fn of<B>(request: &Request<B>) -> Self {
+        let is_connect = *request.method() == Method::CONNECT;
+        let is_session = || {
+            (request.extensions().get::<Protocol>())
+                .is_some_and(|protocol| protocol.as_str() == webtransport::PROTOCOL)
+        };
         Self {
-            is_head: *method == Method::HEAD,
-            is_connect: *method == Method::CONNECT,
+            is_head: *request.method() == Method::HEAD,
+            is_connect,
+            ends_datagrams: is_connect && !is_session(),
         }
     }
 }
@@ -86,6 +97,7 @@ where
             hints,
             patience: Patience::new(limit.filter(|_| !how.is_connect)),
             state: State::Calling { future },
+            id: send.id(),
             send: Some(send),
             stopped: None,
             how,
@@ -128,7 +140,12 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let result = self.as_mut().poll_all(cx);
-        self.project().guard.shared().mark(Stage::Http);
+        let this = self.project();
+        let shared = this.guard.shared();
+        if result.is_ready() && this.how.ends_datagrams {
+            shared.tunnels.end(this.id.0);
+        }
+        shared.mark(Stage::Http);
         result
     }
 }
@@ -215,7 +232,11 @@ where
                         Ok(Poll::Ready(Err(Error::Stream(_)))) => {
                             this.guard.shared().on_cancelled();
                         }
-                        Ok(Poll::Ready(Ok(()))) => this.guard.shared().on_completed(),
+                        Ok(Poll::Ready(Ok(()))) => {
+                            // The client may still send datagrams.
+                            this.how.ends_datagrams = false;
+                            this.guard.shared().on_completed();
+                        }
                         // Dropping the stream resets it, if it is not reset yet.
                         Ok(Poll::Ready(Err(_))) | Err(_) => {}
                     }
