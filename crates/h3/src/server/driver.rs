@@ -526,6 +526,7 @@ impl HeadReader {
             while !chunk.is_empty() {
                 match send.poll_write_chunk(&mut cx, chunk) {
                     Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Err(_)) if i > 0 => return,
                     Poll::Ready(Err(_)) => return shared.on_cancelled(),
                     Poll::Pending => return reply_later(send, chunks, &shared),
                 }
@@ -576,6 +577,7 @@ fn reply_later(mut send: SendStream, mut rest: [Bytes; 2], shared: &Arc<Shared>)
         });
         match writing.await {
             Ok(true) if send.finish().is_ok() => shared.on_completed(),
+            Ok(true) | Err(_) if rest[0].is_empty() => {}
             Ok(true) | Err(_) => shared.on_cancelled(),
             Ok(false) => {
                 let _ = send.reset(Code::H3_REQUEST_CANCELLED.0);

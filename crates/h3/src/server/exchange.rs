@@ -230,7 +230,10 @@ where
                             this.guard.shared().on_stalled();
                         }
                         Ok(Poll::Ready(Err(Error::Stream(_)))) => {
-                            this.guard.shared().on_cancelled();
+                            // Whoever waits for a response to begin may leave before its end.
+                            if !sender.has_begun() {
+                                this.guard.shared().on_cancelled();
+                            }
                         }
                         Ok(Poll::Ready(Ok(()))) => {
                             // The client may still send datagrams.
