@@ -23,11 +23,12 @@ use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
 use super::exchange::{Exchange, How};
+use super::hints::Hints;
 use super::reply::Reply;
 use crate::body::{ActiveGuard, Body, Fault, broken};
 use crate::control::ControlEvent;
 use crate::error::{Code, Error};
-use crate::informational::{Hints, Informational};
+use crate::informational::Informational;
 use crate::message::{Early, Malformed, RequestHead, request};
 use crate::patience::Patience;
 use crate::priority::priority_of;
@@ -475,20 +476,19 @@ impl HeadReader {
             }
         };
         let guard = ActiveGuard::new(Arc::clone(self.reader.shared()));
-        if expects_continue && part.is_none() {
-            self.send_continue();
+        let expects = (expects_continue && part.is_none()).then(Informational::default);
+        let is_open = self.reader.shared().config.informational;
+        let informational = (expects.clone()).or_else(|| is_open.then(Informational::default));
+        if let Some(informational) = informational.clone().filter(|_| is_open) {
+            request.extensions_mut().insert(informational);
         }
-        let hints = self.reader.shared().config.informational.then(|| {
-            let informational = Informational::default();
-            request.extensions_mut().insert(informational.clone());
-            Box::new(Hints::new(informational))
-        });
+        let hints = informational.map(|informational| Box::new(Hints::new(informational)));
         let mut fault = None;
         let body = match part {
             Some(Part::End) => Body::empty(),
             part => {
                 let fault = fault.insert(Fault::default()).clone();
-                Body::of_request(self.reader, part, fault)
+                Body::of_request(self.reader, part, fault, expects)
             }
         };
         Some(Arrived {
@@ -498,15 +498,6 @@ impl HeadReader {
             guard,
             hints,
         })
-    }
-
-    /// RFC 9110 §10.1.1: the client holds the body back until it gets this response.
-    fn send_continue(&mut self) {
-        let mut response = Response::new(Bytes::new());
-        *response.status_mut() = StatusCode::CONTINUE;
-        let mut cx = Context::from_waker(Waker::noop());
-        // A new stream has room for it. If the peer gives none, the body's own timeout applies.
-        let _ = (self.send).poll_write(&mut cx, &Reply::new(response).head);
     }
 
     /// Writes a reply, and leaves to a task what there is no room for.

@@ -9,9 +9,9 @@ use http::header::{CONTENT_LENGTH, DATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use squall::{SendStream, Stage, Stopped, StreamId};
 
+use super::hints::Hints;
 use crate::body::{ActiveGuard, Fault};
 use crate::error::{BoxError, Code, Error};
-use crate::informational::Hints;
 use crate::message::{Protocol, response_fields};
 use crate::patience::Patience;
 use crate::send::MessageSender;
@@ -189,10 +189,11 @@ where
                             return Poll::Ready(());
                         }
                     };
-                    if this.hints.is_none() {
+                    let Some(hints) = this.hints else {
                         self.as_mut().begin(response);
                         continue;
-                    }
+                    };
+                    hints.end();
                     let response = Some(response);
                     this.state.set(State::Answered { response });
                 }

@@ -6,6 +6,7 @@
 mod date;
 mod driver;
 mod exchange;
+mod hints;
 mod reply;
 
 use std::fmt;

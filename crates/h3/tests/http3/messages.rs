@@ -1,10 +1,15 @@
 //! Requests and responses between this crate's client and server.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Version};
+use http_body_util::channel::{Channel, Sender};
 
 use crate::common::{Site, get, read, response, start, within};
 use squall_h3::{Body, Config, Error, Informational, OnInformational};
@@ -119,6 +124,71 @@ async fn a_head_request_gets_no_body() {
     let response = within(client.send(request)).await.unwrap();
     assert_eq!(response.headers().get("content-length").unwrap(), "4");
     assert_eq!(read(response.into_body()).await.unwrap(), b"");
+}
+
+// test: RFC 9110 §10.1.1
+#[tokio::test(flavor = "multi_thread")]
+async fn the_body_is_asked_for_when_the_service_reads_it() {
+    const PAUSE: Duration = Duration::from_millis(50);
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let answer = async |request: Request<Body>| {
+            tokio::time::sleep(PAUSE).await;
+            let path = request.uri().path().to_owned();
+            let (mut sender, body): (Sender<Bytes, Infallible>, _) = Channel::new(1);
+            let mut response = Response::new(body);
+            match &*path {
+                "/read" => {
+                    let data = read(request.into_body()).await.unwrap();
+                    tokio::spawn(async move { sender.send_data(data.into()).await });
+                }
+                "/late" => {
+                    tokio::spawn(async move {
+                        // The head of the response has left.
+                        tokio::time::sleep(PAUSE).await;
+                        let mut body = request.into_body();
+                        poll_fn(|cx| {
+                            let polled = http_body::Body::poll_frame(Pin::new(&mut body), cx);
+                            assert!(polled.is_pending());
+                            Poll::Ready(())
+                        })
+                        .await;
+                        tokio::time::sleep(PAUSE).await;
+                        sender.send_data("late".into()).await
+                    });
+                }
+                _ => *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE,
+            }
+            response
+        };
+        start(&site, Config::new(), on_worker, answer);
+        let client = site.client().await;
+        for (path, status, text) in [
+            ("/refuse", 413, ""),
+            ("/late", 200, "late"),
+            ("/read", 200, "asked for"),
+        ] {
+            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+            let (mut upload, body): (Sender<Bytes, Infallible>, _) = Channel::new(1);
+            let mut request = get(path).map(|_| body);
+            *request.method_mut() = Method::POST;
+            let expect = http::HeaderValue::from_static("100-continue");
+            request.headers_mut().insert("expect", expect);
+            let on_informational =
+                OnInformational::new(move |response| tell.send(response.status()).unwrap());
+            request.extensions_mut().insert(on_informational);
+            let answer = tokio::spawn(client.send(request));
+            if path == "/read" {
+                assert_eq!(within(told.recv()).await, Some(StatusCode::CONTINUE));
+                upload.send_data(text.into()).await.unwrap();
+                drop(upload);
+            }
+            let answer = within(answer).await.unwrap().unwrap();
+            assert_eq!(answer.status(), status);
+            assert_eq!(read(answer.into_body()).await.unwrap(), text.as_bytes());
+            assert!(told.try_recv().is_err());
+        }
+    }
 }
 
 // test: RFC 9114 §4.1, RFC 8297
