@@ -23,7 +23,8 @@
 //! answers from a request's head alone with a pre-encoded [`server::Reply`].
 //!
 //! A response whose handler fails, panics or is cancelled is reset, so that it never looks
-//! complete. [`server::Serve::with_graceful_shutdown`] finishes the requests that have arrived.
+//! complete; the feature `tracing`, on by default, reports the error to `tracing`.
+//! [`server::Serve::with_graceful_shutdown`] finishes the requests that have arrived.
 //! [`Config::body_timeout`] and [`Config::send_timeout`] bound how long a client may stall.
 //!
 //! # Clients

@@ -25,6 +25,7 @@ use tokio::time::Sleep;
 use super::exchange::{Exchange, How};
 use super::hints::Hints;
 use super::reply::Reply;
+use super::trace;
 use crate::body::{ActiveGuard, Body, Fault, broken};
 use crate::control::ControlEvent;
 use crate::error::{Code, Error};
@@ -296,6 +297,9 @@ impl<S: HttpService> Driver<S> {
         }
         // Otherwise dropping the stream resets it.
         let Ok(Poll::Ready(Ok(()))) = ready else {
+            if let Ok(Poll::Ready(Err(error))) = ready {
+                trace::service_failed(shared, send.id(), error);
+            }
             return;
         };
         let future = shared.call(|| catch_unwind(AssertUnwindSafe(|| service.call(request))));
@@ -348,7 +352,7 @@ impl Arrived {
             // if somebody still waits for the response.
             if stopped.is_none() {
                 if let Poll::Ready(ready) = service.poll_ready(cx) {
-                    return Poll::Ready(Some(ready.is_ok()));
+                    return Poll::Ready(Some(ready));
                 }
                 stopped = Some(self.send.stopped());
             }
@@ -357,11 +361,13 @@ impl Arrived {
             {
                 return Poll::Ready(None);
             }
-            service.poll_ready(cx).map(|ready| Some(ready.is_ok()))
+            service.poll_ready(cx).map(Some)
         });
         match ready.await {
-            Some(true) => {}
-            Some(false) => return,
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                return trace::service_failed(self.guard.shared(), self.send.id(), error);
+            }
             None => return self.guard.shared().on_cancelled(),
         }
         let future = service.call(self.request);

@@ -10,6 +10,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use squall::{SendStream, Stage, Stopped, StreamId};
 
 use super::hints::Hints;
+use super::trace;
 use crate::body::{ActiveGuard, Fault};
 use crate::error::{BoxError, Code, Error};
 use crate::message::{Protocol, response_fields};
@@ -122,7 +123,8 @@ impl<F, B: SendBody> Exchange<F, B> {
                 sender.set_fault(this.fault.clone());
                 this.state.set(State::Sending { sender });
             }
-            Err((mut send, _)) => {
+            Err((mut send, error)) => {
+                trace::response_failed(this.guard.shared(), *this.id, &error);
                 let _ = send.reset(Code::H3_INTERNAL_ERROR.0);
                 this.state.set(State::Done);
             }
@@ -181,7 +183,10 @@ where
                             return Poll::Ready(());
                         }
                         // The stream is reset, here or when it is dropped.
-                        Ok(Poll::Ready(Err(_))) | Err(_) => {
+                        failed => {
+                            if let Ok(Poll::Ready(Err(error))) = failed {
+                                trace::service_failed(shared, *this.id, error);
+                            }
                             if let (Some(fault), Some(send)) = (&this.fault, this.send.as_mut()) {
                                 let _ = send.reset(fault.code_of_failure().0);
                             }
@@ -242,7 +247,10 @@ where
                             this.guard.shared().on_completed();
                         }
                         // Dropping the stream resets it, if it is not reset yet.
-                        Ok(Poll::Ready(Err(_))) | Err(_) => {}
+                        Ok(Poll::Ready(Err(Error::Connection(_)))) | Err(_) => {}
+                        Ok(Poll::Ready(Err(error))) => {
+                            trace::response_failed(this.guard.shared(), *this.id, &error);
+                        }
                     }
                     this.state.set(State::Done);
                     return Poll::Ready(());

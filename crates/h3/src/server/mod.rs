@@ -8,6 +8,7 @@ mod driver;
 mod exchange;
 mod hints;
 mod reply;
+mod trace;
 
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
