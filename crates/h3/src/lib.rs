@@ -22,6 +22,8 @@
 //! others; it must not block there. The cheapest way is [`server::Builder::answer_first`], which
 //! answers from a request's head alone with a pre-encoded [`server::Reply`].
 //!
+//! Each request has a [`server::Peer`] in its extensions: the client's address and certificate.
+//!
 //! A response whose handler fails, panics or is cancelled is reset, so that it never looks
 //! complete; the feature `tracing`, on by default, reports the error to `tracing`.
 //! [`server::Serve::with_graceful_shutdown`] finishes the requests that have arrived.

@@ -24,6 +24,7 @@ use tokio::time::Sleep;
 
 use super::exchange::{Exchange, How};
 use super::hints::Hints;
+use super::peer::Peer;
 use super::reply::Reply;
 use super::trace;
 use crate::body::{ActiveGuard, Body, Fault, broken};
@@ -468,6 +469,8 @@ impl HeadReader {
         if !self.reader.shared().is_handshake_complete() && self.reader.recv.is_early() {
             request.extensions_mut().insert(Early);
         }
+        let peer = Peer::new(&self.reader.shared().connection);
+        request.extensions_mut().insert(peer);
         if *request.method() == http::Method::CONNECT {
             self.reader.set_connect();
         }

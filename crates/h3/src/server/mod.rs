@@ -7,6 +7,7 @@ mod date;
 mod driver;
 mod exchange;
 mod hints;
+mod peer;
 mod reply;
 mod trace;
 
@@ -20,6 +21,7 @@ use squall::{Connection, Endpoint, Incoming};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+pub use peer::Peer;
 pub use reply::Reply;
 
 use crate::config::Config;
@@ -31,6 +33,8 @@ use driver::{Driver, Immediate, Place};
 
 /// Serves every connection of `endpoint` with `service`, until the endpoint is closed:
 /// [`Builder::serve`] with the defaults.
+///
+/// Each request carries a [`Peer`] in its extensions: the client's address and certificate.
 pub fn serve<S>(endpoint: Endpoint, service: S) -> Serve<S> {
     Builder::new().serve(endpoint, service)
 }

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -11,7 +12,9 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::channel::{Channel, Sender};
 
-use crate::common::{Site, get, read, response, start, within};
+use crate::common::{ANY_PORT, Site, get, read, response, start, within};
+use squall::Endpoint;
+use squall_h3::server::Peer;
 use squall_h3::{Body, Config, Error, Informational, OnInformational};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,6 +127,35 @@ async fn a_head_request_gets_no_body() {
     let response = within(client.send(request)).await.unwrap();
     assert_eq!(response.headers().get("content-length").unwrap(), "4");
     assert_eq!(read(response.into_body()).await.unwrap(), b"");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_can_learn_who_asks() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        start(&site, Config::new(), on_worker, async |request| {
+            let peer = request.extensions().get::<Peer>().unwrap();
+            assert_eq!(peer.server_name().as_deref(), Some("localhost"));
+            assert_eq!(peer.local_ip(), Some(Ipv4Addr::LOCALHOST.into()));
+            assert!(peer.certificates().is_none());
+            assert!(peer.connection().close_reason().is_none());
+            response(peer.remote_address().to_string())
+        });
+        let endpoint = Endpoint::client(ANY_PORT).unwrap();
+        let server = site.endpoint.local_addr().unwrap();
+        let connecting = endpoint.connect_with(site.client_config(), server, "localhost");
+        let client = squall_h3::client::handshake(within(connecting.unwrap()).await.unwrap());
+        let mut before = None;
+        // The second time from another address.
+        for _ in 0..2 {
+            let address = endpoint.local_addr().unwrap();
+            assert_ne!(before.replace(address), Some(address));
+            let answer = within(client.send(get("/"))).await.unwrap();
+            let told = read(answer.into_body()).await.unwrap();
+            assert_eq!(String::from_utf8_lossy(&told), address.to_string());
+            endpoint.rebind(ANY_PORT).unwrap();
+        }
+    }
 }
 
 // test: RFC 9110 §10.1.1
