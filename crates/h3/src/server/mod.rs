@@ -35,6 +35,11 @@ use driver::{Driver, Immediate, Place};
 /// [`Builder::serve`] with the defaults.
 ///
 /// Each request carries a [`Peer`] in its extensions: the client's address and certificate.
+///
+/// Neither end sends anything while a service thinks about a request, so a request that takes
+/// longer than the idle timeout, which is 30 s by default, ends with its connection. For such
+/// services, set `TransportConfig::keep_alive` on the server's configuration, to a half or a third
+/// of the idle timeout.
 pub fn serve<S>(endpoint: Endpoint, service: S) -> Serve<S> {
     Builder::new().serve(endpoint, service)
 }
@@ -95,7 +100,7 @@ impl Builder {
     }
 
     /// Serves every connection of `endpoint` with `service`, until the endpoint is closed. Await
-    /// the result, on a tokio runtime.
+    /// the result, on a tokio runtime. See [`serve`] for services that take more than 30 s.
     pub fn serve<S>(self, endpoint: Endpoint, service: S) -> Serve<S> {
         Serve {
             builder: self,
