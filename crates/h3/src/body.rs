@@ -14,6 +14,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::datagram::Datagrams;
 use crate::error::{Code, Error};
+use crate::informational::Informational;
 use crate::message::trailers;
 use crate::receive::{Broken, MessageReader, Part};
 use crate::shared::{FieldsError, Shared};
@@ -41,6 +42,8 @@ struct Incoming {
     /// A trailer section that waits for the dynamic table.
     trailers: Option<Bytes>,
     fault: Option<Fault>,
+    /// For a client that sends the body once it is asked to; `None` once it has been asked.
+    expects: Option<Informational>,
     /// How long it may stand still.
     timeout: Option<Duration>,
     /// The timer of the current pause; made at the first one.
@@ -103,12 +106,19 @@ impl Body {
         Self(Kind::Empty)
     }
 
-    /// The body of a request; `fault` records whether it is malformed.
-    pub(crate) fn of_request(reader: MessageReader, first: Option<Part>, fault: Fault) -> Self {
+    /// The body of a request; `fault` records whether it is malformed, and `expects` asks the
+    /// client for the body once it is read.
+    pub(crate) fn of_request(
+        reader: MessageReader,
+        first: Option<Part>,
+        fault: Fault,
+        expects: Option<Informational>,
+    ) -> Self {
         let timeout = reader.body_timeout();
         let mut body = Self::incoming(reader, first, None);
         if let Kind::Incoming(incoming) = &mut body.0 {
             incoming.fault = Some(fault);
+            incoming.expects = expects;
             incoming.timeout = timeout;
         }
         body
@@ -125,6 +135,7 @@ impl Body {
             first,
             trailers: None,
             fault: None,
+            expects: None,
             timeout: None,
             pause: None,
             is_paused: false,
@@ -239,7 +250,12 @@ impl Incoming {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         self.reader.shared().mark(Stage::Application);
         let result = match self.poll_next(cx) {
-            Poll::Pending => self.poll_pause(cx),
+            Poll::Pending => {
+                if let Some(expects) = self.expects.take() {
+                    expects.send_continue();
+                }
+                self.poll_pause(cx)
+            }
             ready => {
                 self.is_paused = false;
                 ready

@@ -28,11 +28,13 @@ pub struct Config {
     pub(crate) header_timeout: Duration,
     pub(crate) body_timeout: Option<Duration>,
     pub(crate) send_timeout: Option<Duration>,
+    pub(crate) max_cancelled_requests: usize,
     pub(crate) enable_connect_protocol: bool,
     pub(crate) datagrams: bool,
     pub(crate) webtransport: u64,
     pub(crate) date: bool,
     pub(crate) informational: bool,
+    pub(crate) peer_info: bool,
     pub(crate) keep_alive: bool,
 }
 
@@ -46,11 +48,13 @@ impl Default for Config {
             header_timeout: Duration::from_secs(10),
             body_timeout: None,
             send_timeout: None,
+            max_cancelled_requests: 1000,
             enable_connect_protocol: false,
             datagrams: false,
             webtransport: 0,
             date: true,
             informational: false,
+            peer_info: false,
             keep_alive: true,
         }
     }
@@ -93,6 +97,16 @@ impl Config {
         /// its service has nothing to send, or if congestion control or other responses hold it
         /// back. CONNECT requests have no such limit. Default: none.
         send_timeout: Option<Duration>;
+        /// How many more requests a client may cancel than it lets a server answer, as a defence
+        /// against "rapid reset" (CVE-2023-44487). Beyond that the server closes the connection
+        /// with H3_EXCESSIVE_LOAD. A request counts as cancelled if the client gives it up before
+        /// the head of its response has been written to the stream, or if the response ends by
+        /// [`send_timeout`](Self::send_timeout). One whose response has been sent as a whole makes
+        /// up for one that was cancelled. One that is cancelled in between counts neither way,
+        /// since a client may stop reading an event stream or a download as often as it likes: it
+        /// has waited for the service, and no more of them run at a time than
+        /// `max_concurrent_bidi_streams` of the transport allows. Default: 1000.
+        max_cancelled_requests: usize;
         /// Whether a server accepts extended CONNECT (RFC 9220). Default: no.
         enable_connect_protocol: bool;
         /// Whether HTTP datagrams are accepted (RFC 9297). The transport must accept datagrams too,
@@ -107,6 +121,9 @@ impl Config {
         /// Whether requests at a server carry [`Informational`](crate::Informational), which sends
         /// responses before the final one, such as 103 Early Hints. Default: no.
         informational: bool;
+        /// Whether requests at a server carry a [`server::Peer`](crate::server::Peer), which says
+        /// who asks, for a few allocations per request. Default: no.
+        peer_info: bool;
         /// Whether a [`Client`](crate::client::Client) keeps a connection alive while requests are
         /// in flight, by a PING after each half of the idle timeout, so that a server may take
         /// longer than that to answer. Others set

@@ -4,16 +4,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Waker};
 
 use http::{Response, StatusCode};
-use squall::SendStream;
 
-use crate::error::Error;
 use crate::lock::lock;
-use crate::message::response_fields;
-use crate::send::Buffer;
-use crate::shared::Shared;
 
 /// The most responses that may wait to be sent.
 const MAX_WAITING: usize = 16;
@@ -26,6 +21,8 @@ pub struct Informational(Arc<Mutex<Queue>>);
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Response<()>>,
+    /// Whether 100 (Continue) is to be sent.
+    wants_continue: bool,
     /// The task that sends them.
     waker: Option<Waker>,
     has_ended: bool,
@@ -57,10 +54,36 @@ impl Informational {
         Ok(())
     }
 
-    /// The next one to send. If there is none, the task is woken when there is.
-    fn next(&self, cx: &Context<'_>) -> Option<Response<()>> {
+    /// Has 100 (Continue) sent, unless the final response has begun: the service reads a body that
+    /// the client holds back until then (RFC 9110 §10.1.1).
+    pub(crate) fn send_continue(&self) {
         let mut queue = lock(&self.0);
-        let next = queue.waiting.pop_front();
+        queue.wants_continue = !queue.has_ended;
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The final response has begun: only what already waits precedes it, except for 100, for which
+    /// it is too late.
+    pub(crate) fn end(&self) {
+        let mut queue = lock(&self.0);
+        queue.has_ended = true;
+        queue.wants_continue = false;
+    }
+
+    /// The next one to send. If there is none, the task is woken when there is.
+    pub(crate) fn next(&self, cx: &Context<'_>) -> Option<Response<()>> {
+        let mut queue = lock(&self.0);
+        let next = if std::mem::take(&mut queue.wants_continue) {
+            let mut response = Response::new(());
+            *response.status_mut() = StatusCode::CONTINUE;
+            Some(response)
+        } else {
+            queue.waiting.pop_front()
+        };
         if next.is_none() {
             queue.waker = Some(cx.waker().clone());
         }
@@ -71,51 +94,6 @@ impl Informational {
 impl fmt::Debug for Informational {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Informational").finish_non_exhaustive()
-    }
-}
-
-/// The sending end of an [`Informational`].
-pub(crate) struct Hints {
-    from: Informational,
-    /// Encoded, but not yet written.
-    unwritten: Buffer,
-}
-
-impl Hints {
-    pub(crate) fn new(from: Informational) -> Self {
-        Self {
-            from,
-            unwritten: Buffer::default(),
-        }
-    }
-
-    /// Sends what is waiting; ready when all is written.
-    pub(crate) fn poll_send(
-        &mut self,
-        shared: &Shared,
-        send: &mut SendStream,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Error>> {
-        loop {
-            ready!(self.unwritten.poll_write(send, cx))?;
-            let Some(response) = self.from.next(cx) else {
-                return Poll::Ready(Ok(()));
-            };
-            let (head, ()) = response.into_parts();
-            let out = &mut self.unwritten.bytes;
-            match shared.encode(send.id(), response_fields(&head), out) {
-                Ok(begin) => self.unwritten.begin = begin,
-                // The peer accepts no section of this size: the others and the final response may
-                // still be sent.
-                Err(_) => out.clear(),
-            }
-        }
-    }
-}
-
-impl Drop for Hints {
-    fn drop(&mut self) {
-        lock(&self.from.0).has_ended = true;
     }
 }
 

@@ -22,8 +22,12 @@
 //! others; it must not block there. The cheapest way is [`server::Builder::answer_first`], which
 //! answers from a request's head alone with a pre-encoded [`server::Reply`].
 //!
+//! With [`Config::peer_info`], each request has a [`server::Peer`] in its extensions: the client's
+//! address and certificate.
+//!
 //! A response whose handler fails, panics or is cancelled is reset, so that it never looks
-//! complete. [`server::Serve::with_graceful_shutdown`] finishes the requests that have arrived.
+//! complete; the feature `tracing`, on by default, reports the error to `tracing`.
+//! [`server::Serve::with_graceful_shutdown`] finishes the requests that have arrived.
 //! [`Config::body_timeout`] and [`Config::send_timeout`] bound how long a client may stall.
 //!
 //! # Clients

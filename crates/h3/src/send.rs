@@ -99,6 +99,8 @@ pin_project_lite::pin_project! {
         state: State,
         // Whether written data waits for room in the stream.
         waits: bool,
+        // Whether the head is written, so that it is on its way.
+        has_begun: bool,
         // A fault in the request that the message answers.
         fault: Option<Fault>,
         // Bytes of the body framed so far.
@@ -156,6 +158,7 @@ impl<B: SendBody> MessageSender<B> {
             left,
             state: if is_empty { State::Ending } else { State::Body },
             waits: false,
+            has_begun: false,
             fault: None,
             written: 0,
             stopped: None,
@@ -191,6 +194,11 @@ impl<B: SendBody> MessageSender<B> {
         self.fault = fault;
     }
 
+    /// Whether the transport has taken the head, and so the peer has given credit for it.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
     /// The stream, if the message waits for room in it rather than for its body.
     pub(crate) fn waiting(&self) -> Option<&SendStream> {
         self.waits.then_some(&self.send)
@@ -212,8 +220,9 @@ impl<B: SendBody> MessageSender<B> {
                 && this.chunk.is_empty()
                 && this.buffer.unwritten().len() <= COPIED;
             if !waits {
-                ready!(Self::poll_write(this.send, this.buffer, this.chunk, cx))?;
+                ready!(self.as_mut().poll_write(cx))?;
             }
+            let this = self.as_mut().project();
             match this.state {
                 State::Done => return Poll::Ready(Ok(())),
                 State::Ending => {
@@ -229,7 +238,8 @@ impl<B: SendBody> MessageSender<B> {
             match this.shared.call(|| body.poll_frame(cx)) {
                 Poll::Pending => {
                     // There is nothing to wait for: write what there is.
-                    ready!(Self::poll_write(this.send, this.buffer, this.chunk, cx))?;
+                    ready!(self.as_mut().poll_write(cx))?;
+                    let this = self.project();
                     *this.waits = false;
                     let stopped = this.stopped.get_or_insert_with(|| this.send.stopped());
                     return match Pin::new(stopped).poll(cx) {
@@ -244,15 +254,13 @@ impl<B: SendBody> MessageSender<B> {
     }
 
     /// Writes what is waiting.
-    fn poll_write(
-        send: &mut SendStream,
-        buffer: &mut Buffer,
-        chunk: &mut Bytes,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Error>> {
-        ready!(buffer.poll_write(send, cx))?;
-        while !chunk.is_empty() {
-            ready!(send.poll_write_chunk(cx, chunk))?;
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let this = self.project();
+        ready!(this.buffer.poll_write(this.send, cx))?;
+        // The head is the first that the buffer holds.
+        *this.has_begun = true;
+        while !this.chunk.is_empty() {
+            ready!(this.send.poll_write_chunk(cx, this.chunk))?;
         }
         Poll::Ready(Ok(()))
     }

@@ -18,9 +18,6 @@ use crate::qpack::{DecodeError, Decoded, Decoder, Encoder, Field, FieldSection, 
 use crate::settings::Settings;
 use crate::tunnels::Tunnels;
 
-/// How many more requests a peer may cancel than it lets be answered.
-const MAX_CANCELLED: usize = 1000;
-
 /// Priorities that are kept for requests that have not arrived (RFC 9218 §7).
 const MAX_PRIORITIES: usize = 64;
 
@@ -49,7 +46,8 @@ pub(crate) struct Shared {
     active: AtomicUsize,
     /// Whether the driver waits for the last request to end.
     is_closing: AtomicBool,
-    /// Requests that the peer cancelled minus those that were answered; never below zero.
+    /// Requests that the peer cancelled before they were answered, minus those that were answered;
+    /// never below zero.
     cancelled: AtomicUsize,
     /// Priorities of requests that have not arrived yet.
     priorities: Mutex<VecDeque<(StreamId, Priority)>>,
@@ -396,6 +394,7 @@ impl Shared {
         let mut blocked = std::mem::take(&mut lock(&self.incoming).blocked);
         blocked.append(&mut lock(&self.settings_awaited));
         blocked.into_iter().for_each(Waker::wake);
+        self.tunnels.end_all();
     }
 
     /// Whether the handshake is complete. Until then, requests may be early data.
@@ -427,10 +426,12 @@ impl Shared {
         self.is_closing.store(true, Ordering::SeqCst);
     }
 
-    /// The peer cancelled a request. A peer that cancels all requests it makes causes work and lets
-    /// no response be delivered ("rapid reset").
+    /// The peer cancelled a request before its response began. A peer that cancels all requests it
+    /// makes causes work and lets no response be delivered ("rapid reset"). Later it has waited
+    /// for the service like any other, and given credit for the head.
     pub(crate) fn on_cancelled(&self) {
-        if self.cancelled.fetch_add(1, Ordering::Relaxed) >= MAX_CANCELLED {
+        let max = self.config.max_cancelled_requests;
+        if self.cancelled.fetch_add(1, Ordering::Relaxed) >= max {
             self.fail(Code::H3_EXCESSIVE_LOAD, "too many cancelled requests");
         }
     }

@@ -37,6 +37,7 @@ pub(crate) struct Tunnels(Mutex<Inner>);
 struct Inner {
     open: HashMap<u64, Arc<Tunnel>>,
     early: VecDeque<(u64, Arrival)>,
+    has_ended: bool,
 }
 
 /// Arrivals that wait for one request.
@@ -78,6 +79,11 @@ impl Tunnels {
     /// Opens the tunnel of the request with this stream id, with anything that has arrived for it.
     pub(crate) fn open(&self, id: u64) -> Arc<Tunnel> {
         let mut inner = lock(&self.0);
+        if inner.has_ended {
+            let tunnel = Arc::<Tunnel>::default();
+            tunnel.close();
+            return tunnel;
+        }
         let tunnel = Arc::clone(inner.open.entry(id).or_default());
         let (mine, others) = std::mem::take(&mut inner.early)
             .into_iter()
@@ -88,6 +94,25 @@ impl Tunnels {
             tunnel.take(arrival);
         }
         tunnel
+    }
+
+    /// Nothing more arrives for this request, which was cancelled or has failed.
+    pub(crate) fn end(&self, id: u64) {
+        let tunnel = lock(&self.0).open.remove(&id);
+        if let Some(tunnel) = tunnel {
+            tunnel.close();
+        }
+    }
+
+    /// Nothing more arrives for any request: the connection or its driver has ended.
+    pub(crate) fn end_all(&self) {
+        let mut inner = lock(&self.0);
+        inner.has_ended = true;
+        let open = std::mem::take(&mut inner.open);
+        let early = std::mem::take(&mut inner.early);
+        drop(inner);
+        open.into_values().for_each(|tunnel| tunnel.close());
+        drop(early);
     }
 
     /// Forgets the tunnel of this request.

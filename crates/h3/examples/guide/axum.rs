@@ -4,13 +4,15 @@ use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::Router;
-use axum::extract::Path;
+use axum::extract::{ConnectInfo, Path};
+use axum::middleware::map_request;
 use axum::routing::{get, post};
 use http::Request;
 use http_body_util::BodyExt as _;
 use squall::tls::{self, Identity};
 use squall::{ClientConfig, Endpoint, ServerConfig};
-use squall_h3::{Body, client, server};
+use squall_h3::server::Peer;
+use squall_h3::{Body, Config, client, server};
 
 /// The application protocol of HTTP/3 (RFC 9114 §3.1).
 const ALPN: &[u8] = b"h3";
@@ -25,7 +27,24 @@ fn application() -> Router {
             "/users/{name}",
             get(async |Path(name): Path<String>| format!("user {name}\n")),
         )
+        .route(
+            "/address",
+            get(async |ConnectInfo(address): ConnectInfo<SocketAddr>| address.to_string()),
+        )
         .route("/echo", post(async |body: axum::body::Body| body))
+}
+
+/// Has axum's `ConnectInfo` find the client's address.
+fn with_connect_info(router: Router) -> Router {
+    router.layer(map_request(
+        async |mut request: Request<axum::body::Body>| {
+            if let Some(peer) = request.extensions().get::<Peer>().cloned() {
+                let info = ConnectInfo(peer.remote_address());
+                request.extensions_mut().insert(info);
+            }
+            request
+        },
+    ))
 }
 
 #[tokio::main]
@@ -38,7 +57,8 @@ async fn main() -> Result<()> {
     let endpoint = Endpoint::server(any_port, config)?;
     let address = endpoint.local_addr()?;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = server::serve(endpoint.clone(), application());
+    let builder = server::Builder::new().config(Config::new().peer_info(true));
+    let serving = builder.serve(endpoint.clone(), with_connect_info(application()));
     let serving = tokio::spawn(serving.with_graceful_shutdown(async {
         let _ = stopped.await;
     }));
@@ -54,6 +74,10 @@ async fn main() -> Result<()> {
         response.into_body().collect().await?.to_bytes(),
         "user ada\n"
     );
+    let request = Request::get("https://localhost/address").body(Body::empty())?;
+    let response = requests.send(request).await?;
+    let address = client.local_addr()?.to_string();
+    assert_eq!(response.into_body().collect().await?.to_bytes(), address);
     let request = Request::post("https://localhost/echo").body(Body::from("twice"))?;
     let response = requests.send(request).await?;
     assert_eq!(response.into_body().collect().await?.to_bytes(), "twice");

@@ -23,11 +23,14 @@ use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
 use super::exchange::{Exchange, How};
+use super::hints::Hints;
+use super::peer::Peer;
 use super::reply::Reply;
+use super::trace;
 use crate::body::{ActiveGuard, Body, Fault, broken};
 use crate::control::ControlEvent;
 use crate::error::{Code, Error};
-use crate::informational::{Hints, Informational};
+use crate::informational::Informational;
 use crate::message::{Early, Malformed, RequestHead, request};
 use crate::patience::Patience;
 use crate::priority::priority_of;
@@ -275,11 +278,14 @@ impl<S: HttpService> Driver<S> {
             guard,
             hints,
         } = arrived;
-        let how = How::of(request.method());
+        let how = How::of(&request);
         let (service, shared) = (&mut self.service, &self.shared);
         let ready = shared.call(|| catch_unwind(AssertUnwindSafe(|| service.poll_ready(&mut cx))));
         if let Ok(Poll::Pending) = ready {
+            // The one that was asked: it has a place in the queue of what it waits for, and would
+            // take a permit there that nobody uses.
             let service = self.service.clone();
+            let service = std::mem::replace(&mut self.service, service);
             let arrived = Arrived {
                 request,
                 send,
@@ -292,6 +298,9 @@ impl<S: HttpService> Driver<S> {
         }
         // Otherwise dropping the stream resets it.
         let Ok(Poll::Ready(Ok(()))) = ready else {
+            if let Ok(Poll::Ready(Err(error))) = ready {
+                trace::service_failed(shared, send.id(), error);
+            }
             return;
         };
         let future = shared.call(|| catch_unwind(AssertUnwindSafe(|| service.call(request))));
@@ -334,11 +343,33 @@ struct Arrived {
 }
 
 impl Arrived {
-    /// Waits until the service is ready, and for its response.
+    /// Waits until the service is ready, and for its response. A request that the client cancels
+    /// meanwhile does not reach the service.
     async fn answer<S: HttpService>(self, mut service: S) {
-        let how = How::of(self.request.method());
-        if poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
-            return;
+        let how = How::of(&self.request);
+        let mut stopped = None;
+        let ready = poll_fn(|cx| {
+            // A service that is ready at once costs no lock. One that was not is asked again only
+            // if somebody still waits for the response.
+            if stopped.is_none() {
+                if let Poll::Ready(ready) = service.poll_ready(cx) {
+                    return Poll::Ready(Some(ready));
+                }
+                stopped = Some(self.send.stopped());
+            }
+            if let Some(stopped) = &mut stopped
+                && Pin::new(stopped).poll(cx).is_ready()
+            {
+                return Poll::Ready(None);
+            }
+            service.poll_ready(cx).map(Some)
+        });
+        match ready.await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                return trace::service_failed(self.guard.shared(), self.send.id(), error);
+            }
+            None => return self.guard.shared().on_cancelled(),
         }
         let future = service.call(self.request);
         Exchange::new(future, self.send, how, self.fault, self.guard, self.hints).await;
@@ -438,6 +469,10 @@ impl HeadReader {
         if !self.reader.shared().is_handshake_complete() && self.reader.recv.is_early() {
             request.extensions_mut().insert(Early);
         }
+        if self.reader.shared().config.peer_info {
+            let peer = Peer::new(&self.reader.shared().connection);
+            request.extensions_mut().insert(peer);
+        }
         if *request.method() == http::Method::CONNECT {
             self.reader.set_connect();
         }
@@ -452,20 +487,19 @@ impl HeadReader {
             }
         };
         let guard = ActiveGuard::new(Arc::clone(self.reader.shared()));
-        if expects_continue && part.is_none() {
-            self.send_continue();
+        let expects = (expects_continue && part.is_none()).then(Informational::default);
+        let is_open = self.reader.shared().config.informational;
+        let informational = (expects.clone()).or_else(|| is_open.then(Informational::default));
+        if let Some(informational) = informational.clone().filter(|_| is_open) {
+            request.extensions_mut().insert(informational);
         }
-        let hints = self.reader.shared().config.informational.then(|| {
-            let informational = Informational::default();
-            request.extensions_mut().insert(informational.clone());
-            Box::new(Hints::new(informational))
-        });
+        let hints = informational.map(|informational| Box::new(Hints::new(informational)));
         let mut fault = None;
         let body = match part {
             Some(Part::End) => Body::empty(),
             part => {
                 let fault = fault.insert(Fault::default()).clone();
-                Body::of_request(self.reader, part, fault)
+                Body::of_request(self.reader, part, fault, expects)
             }
         };
         Some(Arrived {
@@ -475,15 +509,6 @@ impl HeadReader {
             guard,
             hints,
         })
-    }
-
-    /// RFC 9110 §10.1.1: the client holds the body back until it gets this response.
-    fn send_continue(&mut self) {
-        let mut response = Response::new(Bytes::new());
-        *response.status_mut() = StatusCode::CONTINUE;
-        let mut cx = Context::from_waker(Waker::noop());
-        // A new stream has room for it. If the peer gives none, the body's own timeout applies.
-        let _ = (self.send).poll_write(&mut cx, &Reply::new(response).head);
     }
 
     /// Writes a reply, and leaves to a task what there is no room for.
@@ -503,6 +528,7 @@ impl HeadReader {
             while !chunk.is_empty() {
                 match send.poll_write_chunk(&mut cx, chunk) {
                     Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Err(_)) if i > 0 => return,
                     Poll::Ready(Err(_)) => return shared.on_cancelled(),
                     Poll::Pending => return reply_later(send, chunks, &shared),
                 }
@@ -553,6 +579,7 @@ fn reply_later(mut send: SendStream, mut rest: [Bytes; 2], shared: &Arc<Shared>)
         });
         match writing.await {
             Ok(true) if send.finish().is_ok() => shared.on_completed(),
+            Ok(true) | Err(_) if rest[0].is_empty() => {}
             Ok(true) | Err(_) => shared.on_cancelled(),
             Ok(false) => {
                 let _ = send.reset(Code::H3_REQUEST_CANCELLED.0);

@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::header::{CONTENT_LENGTH, DATE};
-use http::{HeaderValue, Method, Response};
-use squall::{SendStream, Stage, Stopped};
+use http::{HeaderValue, Method, Request, Response};
+use squall::{SendStream, Stage, Stopped, StreamId};
 
+use super::hints::Hints;
+use super::trace;
 use crate::body::{ActiveGuard, Fault};
 use crate::error::{BoxError, Code, Error};
-use crate::informational::Hints;
-use crate::message::{never_has_body, response_fields};
+use crate::message::{Protocol, never_has_body, response_fields};
 use crate::patience::Patience;
 use crate::send::MessageSender;
 use crate::service::SendBody;
 use crate::shared::Shared;
+use crate::webtransport;
 
 pin_project_lite::pin_project! {
     /// Waits for the service's response and sends it.
@@ -25,6 +27,7 @@ pin_project_lite::pin_project! {
         state: State<F, B>,
         // For the answer; `None` once it is being sent.
         send: Option<SendStream>,
+        id: StreamId,
         // Detects that the client no longer waits for the response.
         stopped: Option<Stopped>,
         how: How,
@@ -54,13 +57,22 @@ pin_project_lite::pin_project! {
 pub(super) struct How {
     pub(super) is_head: bool,
     pub(super) is_connect: bool,
+    /// Whether datagrams that belong to the request end with it. Those of a WebTransport session
+    /// end with the session, which ends a little later.
+    pub(super) ends_datagrams: bool,
 }
 
 impl How {
-    pub(super) fn of(method: &Method) -> Self {
+    pub(super) fn of<B>(request: &Request<B>) -> Self {
+        let is_connect = *request.method() == Method::CONNECT;
+        let is_session = || {
+            (request.extensions().get::<Protocol>())
+                .is_some_and(|protocol| protocol.as_str() == webtransport::PROTOCOL)
+        };
         Self {
-            is_head: *method == Method::HEAD,
-            is_connect: *method == Method::CONNECT,
+            is_head: *request.method() == Method::HEAD,
+            is_connect,
+            ends_datagrams: is_connect && !is_session(),
         }
     }
 }
@@ -86,6 +98,7 @@ where
             hints,
             patience: Patience::new(limit.filter(|_| !how.is_connect)),
             state: State::Calling { future },
+            id: send.id(),
             send: Some(send),
             stopped: None,
             how,
@@ -110,7 +123,8 @@ impl<F, B: SendBody> Exchange<F, B> {
                 sender.set_fault(this.fault.clone());
                 this.state.set(State::Sending { sender });
             }
-            Err((mut send, _)) => {
+            Err((mut send, error)) => {
+                trace::response_failed(this.guard.shared(), *this.id, &error);
                 let _ = send.reset(Code::H3_INTERNAL_ERROR.0);
                 this.state.set(State::Done);
             }
@@ -128,7 +142,12 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let result = self.as_mut().poll_all(cx);
-        self.project().guard.shared().mark(Stage::Http);
+        let this = self.project();
+        let shared = this.guard.shared();
+        if result.is_ready() && this.how.ends_datagrams {
+            shared.tunnels.end(this.id.0);
+        }
+        shared.mark(Stage::Http);
         result
     }
 }
@@ -164,7 +183,10 @@ where
                             return Poll::Ready(());
                         }
                         // The stream is reset, here or when it is dropped.
-                        Ok(Poll::Ready(Err(_))) | Err(_) => {
+                        failed => {
+                            if let Ok(Poll::Ready(Err(error))) = failed {
+                                trace::service_failed(shared, *this.id, error);
+                            }
                             if let (Some(fault), Some(send)) = (&this.fault, this.send.as_mut()) {
                                 let _ = send.reset(fault.code_of_failure().0);
                             }
@@ -172,10 +194,11 @@ where
                             return Poll::Ready(());
                         }
                     };
-                    if this.hints.is_none() {
+                    let Some(hints) = this.hints else {
                         self.as_mut().begin(response);
                         continue;
-                    }
+                    };
+                    hints.end();
                     let response = Some(response);
                     this.state.set(State::Answered { response });
                 }
@@ -213,11 +236,21 @@ where
                             this.guard.shared().on_stalled();
                         }
                         Ok(Poll::Ready(Err(Error::Stream(_)))) => {
-                            this.guard.shared().on_cancelled();
+                            // Whoever waits for a response to begin may leave before its end.
+                            if !sender.has_begun() {
+                                this.guard.shared().on_cancelled();
+                            }
                         }
-                        Ok(Poll::Ready(Ok(()))) => this.guard.shared().on_completed(),
+                        Ok(Poll::Ready(Ok(()))) => {
+                            // The client may still send datagrams.
+                            this.how.ends_datagrams = false;
+                            this.guard.shared().on_completed();
+                        }
                         // Dropping the stream resets it, if it is not reset yet.
-                        Ok(Poll::Ready(Err(_))) | Err(_) => {}
+                        Ok(Poll::Ready(Err(Error::Connection(_)))) | Err(_) => {}
+                        Ok(Poll::Ready(Err(error))) => {
+                            trace::response_failed(this.guard.shared(), *this.id, &error);
+                        }
                     }
                     this.state.set(State::Done);
                     return Poll::Ready(());

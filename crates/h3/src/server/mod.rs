@@ -6,7 +6,10 @@
 mod date;
 mod driver;
 mod exchange;
+mod hints;
+mod peer;
 mod reply;
+mod trace;
 
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
@@ -18,6 +21,7 @@ use squall::{Connection, Endpoint, Incoming};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+pub use peer::Peer;
 pub use reply::Reply;
 
 use crate::config::Config;
@@ -29,6 +33,14 @@ use driver::{Driver, Immediate, Place};
 
 /// Serves every connection of `endpoint` with `service`, until the endpoint is closed:
 /// [`Builder::serve`] with the defaults.
+///
+/// With [`Config::peer_info`](crate::Config::peer_info), which takes a [`Builder`], each request
+/// has a [`Peer`] in its extensions: the client's address and certificate.
+///
+/// Neither end sends anything while a service thinks about a request, so a request that takes
+/// longer than the idle timeout, which is 30 s by default, ends with its connection. For such
+/// services, set `TransportConfig::keep_alive` on the server's configuration, to a half or a third
+/// of the idle timeout.
 pub fn serve<S>(endpoint: Endpoint, service: S) -> Serve<S> {
     Builder::new().serve(endpoint, service)
 }
@@ -89,7 +101,7 @@ impl Builder {
     }
 
     /// Serves every connection of `endpoint` with `service`, until the endpoint is closed. Await
-    /// the result, on a tokio runtime.
+    /// the result, on a tokio runtime. See [`serve`] for services that take more than 30 s.
     pub fn serve<S>(self, endpoint: Endpoint, service: S) -> Serve<S> {
         Serve {
             builder: self,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -184,30 +184,57 @@ impl Session {
         Some(RecvStream::new(recv, first, Arc::clone(&self.tunnel)))
     }
 
-    /// Opens a bidirectional stream; waits while the peer's limit is reached.
+    /// Opens a bidirectional stream; waits while the peer's limit is reached. Cancel-safe: a future
+    /// that is dropped leaves no stream open.
     ///
     /// # Errors
-    /// The connection ended.
+    /// The session or the connection ended.
     pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), StreamError> {
-        let opening = self.tunnel.shared.connection.open_bi();
-        let (mut send, recv) = opening.await.map_err(StreamError::ConnectionLost)?;
-        send.write_all(&self.header(kind::WEBTRANSPORT_STREAM))
-            .await?;
+        let opening = async {
+            let opening = self.tunnel.shared.connection.open_bi();
+            let (mut send, recv) = opening.await.map_err(StreamError::ConnectionLost)?;
+            send.write_all(&self.header(kind::WEBTRANSPORT_STREAM))
+                .await?;
+            Ok((send, recv))
+        };
+        let (send, recv) = self.while_open(opening).await?;
         let send = SendStream::new(send, Arc::clone(&self.tunnel));
         let recv = RecvStream::new(recv, Bytes::new(), Arc::clone(&self.tunnel));
         Ok((send, recv))
     }
 
-    /// Opens a unidirectional stream; waits while the peer's limit is reached.
+    /// Opens a unidirectional stream; waits while the peer's limit is reached. Cancel-safe: a
+    /// future that is dropped leaves no stream open.
     ///
     /// # Errors
-    /// The connection ended.
+    /// The session or the connection ended.
     pub async fn open_uni(&self) -> Result<SendStream, StreamError> {
-        let opening = self.tunnel.shared.connection.open_uni();
-        let mut send = opening.await.map_err(StreamError::ConnectionLost)?;
-        send.write_all(&self.header(stream_type::WEBTRANSPORT))
-            .await?;
+        let opening = async {
+            let opening = self.tunnel.shared.connection.open_uni();
+            let mut send = opening.await.map_err(StreamError::ConnectionLost)?;
+            send.write_all(&self.header(stream_type::WEBTRANSPORT))
+                .await?;
+            Ok(send)
+        };
+        let send = self.while_open(opening).await?;
         Ok(SendStream::new(send, Arc::clone(&self.tunnel)))
+    }
+
+    /// Waits for `opening`, but not beyond the session's end.
+    async fn while_open<T>(
+        &self,
+        opening: impl Future<Output = Result<T, StreamError>>,
+    ) -> Result<T, StreamError> {
+        let mut opening = pin!(opening);
+        poll_fn(|cx| {
+            if let Poll::Ready(opened) = opening.as_mut().poll(cx) {
+                return Poll::Ready(opened);
+            }
+            self.tunnel
+                .poll_closed(cx)
+                .map(|()| Err(StreamError::Ended))
+        })
+        .await
     }
 
     fn header(&self, kind: u64) -> Vec<u8> {

@@ -2,18 +2,22 @@
 //! keeps serving others.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
+use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
-use squall::{CloseReason, Connection, ReadToEndError, RecvStream, SendStream};
+use http_body_util::channel::{Channel, Sender};
+use squall::{CloseReason, Connection, ReadToEndError, RecvStream, SendStream, TransportConfig};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::common::{Site, get, read, response, start, within};
-use squall_h3::{Body, Code, Config, webtransport};
+use squall_h3::{Body, Code, Config, server, webtransport};
 
 fn request() -> Vec<u8> {
     let section = b"\0\0\xd1\xd7\xc1\x50\x09localhost";
@@ -108,6 +112,183 @@ async fn a_client_that_resets_all_it_asks_for() {
         })
         .await;
         assert!(most.load(Ordering::SeqCst) <= 1100, "{most:?}");
+    }
+}
+
+/// A service that is ready when it has a permit, as with tower's `ConcurrencyLimit`.
+struct Limited {
+    permits: Arc<Semaphore>,
+    acquiring: Option<Pin<Box<dyn Future<Output = OwnedSemaphorePermit> + Send + Sync>>>,
+    permit: Option<OwnedSemaphorePermit>,
+    called: Arc<AtomicUsize>,
+    /// As many references as there are instances.
+    instances: Arc<()>,
+}
+
+impl Limited {
+    fn new(permits: usize) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(permits)),
+            acquiring: None,
+            permit: None,
+            called: Arc::default(),
+            instances: Arc::default(),
+        }
+    }
+}
+
+impl Clone for Limited {
+    fn clone(&self) -> Self {
+        Self {
+            permits: Arc::clone(&self.permits),
+            acquiring: None,
+            permit: None,
+            called: Arc::clone(&self.called),
+            instances: Arc::clone(&self.instances),
+        }
+    }
+}
+
+impl tower_service::Service<Request<Body>> for Limited {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        if self.permit.is_none() {
+            let permits = Arc::clone(&self.permits);
+            let acquiring = (self.acquiring).get_or_insert_with(|| {
+                Box::pin(async move { permits.acquire_owned().await.unwrap() })
+            });
+            self.permit = Some(ready!(acquiring.as_mut().poll(cx)));
+            self.acquiring = None;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        self.called.fetch_add(1, Ordering::SeqCst);
+        let permit = self.permit.take().unwrap();
+        Box::pin(async move {
+            let _permit = permit;
+            Ok(response("fine"))
+        })
+    }
+}
+
+/// Threats 19 and 55: requests that are cancelled while they wait for the service.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_cancelled_before_the_service_is_ready() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let service = Limited::new(1);
+        let instances = Arc::clone(&service.instances);
+        let (permits, called) = (Arc::clone(&service.permits), Arc::clone(&service.called));
+        let mut builder = server::Builder::new();
+        if on_worker {
+            builder = builder.on_worker();
+        }
+        let serving = builder.serve(site.endpoint.clone(), service);
+        tokio::spawn(serving.into_future());
+        let held = permits.acquire_owned().await.unwrap();
+
+        // Nobody waits for these any more: neither at the server, nor for their permit.
+        let (patient, _control) = raw(&site).await;
+        for _ in 0..20 {
+            let (mut send, mut recv) = patient.open_bi().await.unwrap();
+            send.write_all(&request()).await.unwrap();
+            send.finish().unwrap();
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let _ = recv.stop(Code::H3_REQUEST_CANCELLED.0);
+        }
+        // Nor for those of a connection that has ended.
+        let (other, _control) = raw(&site).await;
+        let (mut send, _recv) = other.open_bi().await.unwrap();
+        send.write_all(&request()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        other.close(Code::H3_NO_ERROR.0, b"");
+        // This client cancels all that it asks for.
+        let (connection, _control) = raw(&site).await;
+        let attack = async {
+            while let Ok((mut send, mut recv)) = connection.open_bi().await {
+                let _ = send.write_all(&request()).await;
+                let _ = send.finish();
+                tokio::task::yield_now().await;
+                let _ = recv.stop(Code::H3_REQUEST_CANCELLED.0);
+            }
+        };
+        within(attack).await;
+        assert_eq!(closed_with(&connection).await, Code::H3_EXCESSIVE_LOAD);
+        // What is left: ours, the server's two, and that of the first connection.
+        within(async {
+            while Arc::strong_count(&instances) > 4 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+
+        let client = site.client().await;
+        let waiting = tokio::spawn(client.send(get("/")));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(held);
+        within(waiting).await.unwrap().unwrap();
+        assert_eq!(called.load(Ordering::SeqCst), 1);
+        is_served(&site).await;
+    }
+}
+
+/// A client that subscribes to events, reads the first one, and unsubscribes.
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_may_be_cancelled_once_they_have_begun() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        start(&site, Config::new(), on_worker, |_| {
+            let (mut sender, body): (Sender<Bytes, Infallible>, _) = Channel::new(1);
+            tokio::spawn(async move {
+                // Until the body is dropped.
+                while sender.send_data("event".into()).await.is_ok() {
+                    tokio::time::sleep(Duration::from_secs(60)).await;
+                }
+            });
+            std::future::ready(Response::new(body))
+        });
+        let client = site.client().await;
+        for _ in 0..1200 {
+            let mut events = within(client.send(get("/"))).await.unwrap().into_body();
+            assert_eq!(next_data(&mut events).await, "event");
+        }
+        is_served(&site).await;
+        within(client.send(get("/"))).await.unwrap();
+    }
+}
+
+async fn next_data(body: &mut Body) -> Bytes {
+    let frame = poll_fn(|cx| http_body::Body::poll_frame(Pin::new(body), cx));
+    within(frame).await.unwrap().unwrap().into_data().unwrap()
+}
+
+/// Threat 55: a head that the client gives no credit for is never sent, so the response has not
+/// begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_without_credit_has_not_begun() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let config = Config::new();
+        start(&site, config, on_worker, async |_| response("fine"));
+        let transport = TransportConfig::default().initial_stream_window(1);
+        let connection = site.connection_with(transport).await;
+        let mut control = connection.open_uni().await.unwrap();
+        control.write_all(&[0, 4, 0]).await.unwrap();
+        let attack = async {
+            while let Ok((mut send, mut recv)) = connection.open_bi().await {
+                let _ = send.write_all(&request()).await;
+                let _ = send.finish();
+                tokio::task::yield_now().await;
+                let _ = recv.stop(Code::H3_REQUEST_CANCELLED.0);
+            }
+        };
+        within(attack).await;
+        assert_eq!(closed_with(&connection).await, Code::H3_EXCESSIVE_LOAD);
     }
 }
 

@@ -11,4 +11,6 @@ mod rules;
 mod shutdown;
 mod slow;
 mod stages;
+#[cfg(feature = "tracing")]
+mod trace;
 mod webtransport;

@@ -1,12 +1,20 @@
 //! Requests and responses between this crate's client and server.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Version};
+use http_body_util::channel::{Channel, Sender};
 
-use crate::common::{Serve, Site, get, read, response, start, within};
+use crate::common::{ANY_PORT, Serve, Site, get, read, response, start, within};
+use squall::Endpoint;
+use squall_h3::server::Peer;
 use squall_h3::{Body, Config, Error, Informational, OnInformational, server};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,6 +214,105 @@ async fn some_responses_have_no_body_and_no_length() {
     assert_eq!(ask(Method::GET, "/reply").await, (None, vec![]));
     let tunnel = ask(Method::CONNECT, "").await;
     assert_eq!(tunnel, (None, b"text".to_vec()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_can_learn_who_asks() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        start(
+            &site,
+            Config::new().peer_info(true),
+            on_worker,
+            async |request| {
+                let peer = request.extensions().get::<Peer>().unwrap();
+                assert_eq!(peer.server_name().as_deref(), Some("localhost"));
+                assert_eq!(peer.local_ip(), Some(Ipv4Addr::LOCALHOST.into()));
+                assert!(peer.certificates().is_none());
+                assert!(peer.connection().close_reason().is_none());
+                response(peer.remote_address().to_string())
+            },
+        );
+        let endpoint = Endpoint::client(ANY_PORT).unwrap();
+        let server = site.endpoint.local_addr().unwrap();
+        let connecting = endpoint.connect_with(site.client_config(), server, "localhost");
+        let client = squall_h3::client::handshake(within(connecting.unwrap()).await.unwrap());
+        let mut before = None;
+        // The second time from another address.
+        for _ in 0..2 {
+            let address = endpoint.local_addr().unwrap();
+            assert_ne!(before.replace(address), Some(address));
+            let answer = within(client.send(get("/"))).await.unwrap();
+            let told = read(answer.into_body()).await.unwrap();
+            assert_eq!(String::from_utf8_lossy(&told), address.to_string());
+            endpoint.rebind(ANY_PORT).unwrap();
+        }
+    }
+}
+
+// test: RFC 9110 §10.1.1
+#[tokio::test(flavor = "multi_thread")]
+async fn the_body_is_asked_for_when_the_service_reads_it() {
+    const PAUSE: Duration = Duration::from_millis(50);
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let answer = async |request: Request<Body>| {
+            tokio::time::sleep(PAUSE).await;
+            let path = request.uri().path().to_owned();
+            let (mut sender, body): (Sender<Bytes, Infallible>, _) = Channel::new(1);
+            let mut response = Response::new(body);
+            match &*path {
+                "/read" => {
+                    let data = read(request.into_body()).await.unwrap();
+                    tokio::spawn(async move { sender.send_data(data.into()).await });
+                }
+                "/late" => {
+                    tokio::spawn(async move {
+                        // The head of the response has left.
+                        tokio::time::sleep(PAUSE).await;
+                        let mut body = request.into_body();
+                        poll_fn(|cx| {
+                            let polled = http_body::Body::poll_frame(Pin::new(&mut body), cx);
+                            assert!(polled.is_pending());
+                            Poll::Ready(())
+                        })
+                        .await;
+                        tokio::time::sleep(PAUSE).await;
+                        sender.send_data("late".into()).await
+                    });
+                }
+                _ => *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE,
+            }
+            response
+        };
+        start(&site, Config::new(), on_worker, answer);
+        let client = site.client().await;
+        for (path, status, text) in [
+            ("/refuse", 413, ""),
+            ("/late", 200, "late"),
+            ("/read", 200, "asked for"),
+        ] {
+            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+            let (mut upload, body): (Sender<Bytes, Infallible>, _) = Channel::new(1);
+            let mut request = get(path).map(|_| body);
+            *request.method_mut() = Method::POST;
+            let expect = http::HeaderValue::from_static("100-continue");
+            request.headers_mut().insert("expect", expect);
+            let on_informational =
+                OnInformational::new(move |response| tell.send(response.status()).unwrap());
+            request.extensions_mut().insert(on_informational);
+            let answer = tokio::spawn(client.send(request));
+            if path == "/read" {
+                assert_eq!(within(told.recv()).await, Some(StatusCode::CONTINUE));
+                upload.send_data(text.into()).await.unwrap();
+                drop(upload);
+            }
+            let answer = within(answer).await.unwrap().unwrap();
+            assert_eq!(answer.status(), status);
+            assert_eq!(read(answer.into_body()).await.unwrap(), text.as_bytes());
+            assert!(told.try_recv().is_err());
+        }
+    }
 }
 
 // test: RFC 9114 §4.1, RFC 8297

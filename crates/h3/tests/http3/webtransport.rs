@@ -198,6 +198,23 @@ async fn a_server_without_sessions_is_not_asked() {
     );
 }
 
+/// A session that has ended opens no streams, though its peer allows none to be opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_to_open_a_stream_of_a_session_that_has_ended() {
+    let (site, _, mut sessions) = start(false).await;
+    let transport = squall::TransportConfig::default().max_concurrent_bidi_streams(0);
+    let config = Config::new().webtransport(4);
+    let client = handshake_with(site.connection_with(transport).await, config);
+    let near = session(&client).await;
+    let far = within(sessions.recv()).await.unwrap();
+    let opening = tokio::spawn(async move { far.open_bi().await.map(drop) });
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(!opening.is_finished());
+    near.close(0, "");
+    let opened = within(opening).await.unwrap();
+    assert_eq!(opened, Err(StreamError::Ended));
+}
+
 /// Datagrams of a protocol other than WebTransport (RFC 9297).
 #[tokio::test(flavor = "multi_thread")]
 async fn datagrams_of_a_request() {
@@ -235,6 +252,43 @@ async fn datagrams_of_a_request() {
             within(datagrams.recv()).await.unwrap(),
             format!("{text} back")
         );
+    }
+}
+
+/// Nobody waits for datagrams of a request that has been cancelled, or whose connection has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn datagrams_end_with_the_request() {
+    for (on_worker, ends_connection) in [(false, false), (false, true), (true, false), (true, true)]
+    {
+        let site = Site::new();
+        let config = Config::new().enable_connect_protocol(true).datagrams(true);
+        let (tell, mut ended) = mpsc::unbounded_channel();
+        let tunnel = move |request: Request<Body>| {
+            let tell = tell.clone();
+            let datagrams = request.body().datagrams().unwrap();
+            tokio::spawn(async move {
+                while datagrams.recv().await.is_some() {}
+                tell.send(()).unwrap();
+            });
+            std::future::ready(Response::new(request.into_body()))
+        };
+        crate::common::start(&site, config.clone(), on_worker, tunnel);
+        let connection = site.connection().await;
+        let client = handshake_with(connection.clone(), config);
+        let (_keep_open, body) = tokio::io::duplex(1);
+        let mut request = Request::new(Pending(body));
+        *request.method_mut() = Method::CONNECT;
+        *request.uri_mut() = uri();
+        request
+            .extensions_mut()
+            .insert(Protocol::from_static("connect-udp"));
+        let response = within(client.send(request)).await.unwrap();
+        if ends_connection {
+            connection.close(0x100, b"");
+        } else {
+            drop(response);
+        }
+        within(ended.recv()).await.unwrap();
     }
 }
 

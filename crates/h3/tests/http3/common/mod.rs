@@ -69,11 +69,14 @@ impl Site {
         address: SocketAddr,
         transport: TransportConfig,
     ) -> Connection {
-        let tls = squall::client_tls(self.roots.clone(), &[b"h3"]).unwrap();
-        let config = ClientConfig::new(tls).transport(transport);
+        let config = self.client_config().transport(transport);
         let client = Endpoint::client(ANY_PORT).unwrap();
         let connecting = client.connect_with(config, address, "localhost").unwrap();
         within(connecting).await.unwrap()
+    }
+
+    pub(crate) fn client_config(&self) -> ClientConfig {
+        ClientConfig::new(squall::client_tls(self.roots.clone(), &[b"h3"]).unwrap())
     }
 
     pub(crate) async fn client(&self) -> SendRequest {
