@@ -158,7 +158,11 @@ async fn an_axum_application_answers_as_over_http2() {
             *here.uri_mut() = uri("https://localhost");
             *there.uri_mut() = uri(&format!("http://{address}"));
             let here = within(http3.send(here)).await.expect("a response");
-            let there = within(http2.request(there)).await.expect("a response");
+            let mut there = within(http2.request(there)).await.expect("a response");
+            if there.status() == StatusCode::NO_CONTENT {
+                // hyper sends one; a server must not (RFC 9110 §8.6).
+                there.headers_mut().remove("content-length");
+            }
             assert_eq!(told(here).await, told(there).await, "{path}");
         }
     }
