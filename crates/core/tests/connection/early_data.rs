@@ -38,6 +38,14 @@ fn link(tls: &Tls, transport: TransportConfig) -> Link {
     link
 }
 
+/// The server loses its tickets.
+fn forget_tickets(link: &mut Link, tls: &Tls) {
+    let mut forgetful = (*tls.1).clone();
+    forgetful.session_storage = rustls::server::ServerSessionMemoryCache::new(10);
+    let anew = (Arc::clone(&tls.0), Arc::new(forgetful));
+    link.server = server(&anew, TransportConfig::default());
+}
+
 fn connect(link: &mut Link, tls: &Tls) -> usize {
     (link.client).connect(link.now, Arc::clone(&tls.0), TransportConfig::default())
 }
@@ -168,11 +176,7 @@ fn there_is_none_unless_both_ends_ask_for_it() {
 fn rejected_early_data_is_sent_again() {
     let tls = tls();
     let mut link = link(&tls, TransportConfig::default());
-    // The server has lost its tickets.
-    let mut forgetful = (*tls.1).clone();
-    forgetful.session_storage = rustls::server::ServerSessionMemoryCache::new(10);
-    let anew = (Arc::clone(&tls.0), Arc::new(forgetful));
-    link.server = server(&anew, TransportConfig::default());
+    forget_tickets(&mut link, &tls);
     let handle = connect(&mut link, &tls);
     let client = link.client.connections.get_mut(&handle).unwrap();
     let data = bytes(8_000);
@@ -222,10 +226,7 @@ fn rejected_early_data_is_sent_again() {
 fn limits_and_partial_resets_survive_a_rejection() {
     let tls = tls();
     let mut link = link(&tls, TransportConfig::default());
-    let mut forgetful = (*tls.1).clone();
-    forgetful.session_storage = rustls::server::ServerSessionMemoryCache::new(10);
-    let anew = (Arc::clone(&tls.0), Arc::new(forgetful));
-    link.server = server(&anew, TransportConfig::default());
+    forget_tickets(&mut link, &tls);
     let few = TransportConfig::default().max_concurrent_uni_streams(1);
     let handle = (link.client).connect(link.now, Arc::clone(&tls.0), few);
     let client = link.client.connections.get_mut(&handle).unwrap();
