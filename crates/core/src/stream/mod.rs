@@ -666,14 +666,14 @@ impl Streams {
         self.table.len() > self.background
     }
 
-    /// Whether the data or the end of a stream is not acknowledged yet that was finished, if the
-    /// application is closing the connection, before it began to.
+    /// Whether a finished stream has data, or its end, that is not acknowledged yet. Once the
+    /// application is closing the connection, only streams finished before that count.
     pub(crate) const fn is_delivering(&self) -> bool {
         self.delivering > self.delivering_late
     }
 
-    /// The application closes the connection once the streams that are finished by now are
-    /// delivered.
+    /// The application is about to close the connection, and waits for the streams that are
+    /// finished now.
     pub(crate) fn prepare_to_close(&mut self) {
         self.closing = true;
         self.delivering_late = 0;

@@ -56,6 +56,19 @@ async fn is_served(site: &Site) {
     assert_eq!(response.status(), StatusCode::OK);
 }
 
+/// Asks and cancels until the connection ends.
+async fn cancel_all(connection: &squall::Connection) {
+    let attack = async {
+        while let Ok((mut send, mut recv)) = connection.open_bi().await {
+            let _ = send.write_all(&request()).await;
+            let _ = send.finish();
+            tokio::task::yield_now().await;
+            let _ = recv.stop(Code::H3_REQUEST_CANCELLED.0);
+        }
+    };
+    within(attack).await;
+}
+
 /// Threats 19 and 55: "rapid reset".
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_resets_all_it_asks_for() {
@@ -209,15 +222,7 @@ async fn requests_that_are_cancelled_before_the_service_is_ready() {
         other.close(Code::H3_NO_ERROR.0, b"");
         // This client cancels all that it asks for.
         let (connection, _control) = raw(&site).await;
-        let attack = async {
-            while let Ok((mut send, mut recv)) = connection.open_bi().await {
-                let _ = send.write_all(&request()).await;
-                let _ = send.finish();
-                tokio::task::yield_now().await;
-                let _ = recv.stop(Code::H3_REQUEST_CANCELLED.0);
-            }
-        };
-        within(attack).await;
+        cancel_all(&connection).await;
         assert_eq!(closed_with(&connection).await, Code::H3_EXCESSIVE_LOAD);
         // What is left: ours, the server's two, and that of the first connection.
         within(async {
@@ -279,15 +284,7 @@ async fn a_response_without_credit_has_not_begun() {
         let connection = site.connection_with(transport).await;
         let mut control = connection.open_uni().await.unwrap();
         control.write_all(&[0, 4, 0]).await.unwrap();
-        let attack = async {
-            while let Ok((mut send, mut recv)) = connection.open_bi().await {
-                let _ = send.write_all(&request()).await;
-                let _ = send.finish();
-                tokio::task::yield_now().await;
-                let _ = recv.stop(Code::H3_REQUEST_CANCELLED.0);
-            }
-        };
-        within(attack).await;
+        cancel_all(&connection).await;
         assert_eq!(closed_with(&connection).await, Code::H3_EXCESSIVE_LOAD);
     }
 }
