@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use squall_protect::initial::FirstKeys;
 use squall_protect::{Outcome, PacketSpan, TAG_LEN, initial, retry};
 use squall_tls::Session;
+use squall_wire::frame::{Frame, Frames};
 use squall_wire::{ConnectionId, LongType, Path, TransportErrorCode, Writer, frame, header};
 
 use super::limits::Admission;
@@ -123,13 +124,22 @@ impl Incoming {
     }
 }
 
-/// The keys derived from a first packet's destination, if the packet is authentic under them.
+/// What a packet that may start a connection shows.
+pub(super) struct Opening {
+    /// The keys derived from its destination.
+    pub(super) keys: Box<FirstKeys>,
+    /// Whether it contains a later part of the ClientHello only.
+    pub(super) continues: bool,
+}
+
+/// Opens a packet that may start a connection. `None` if it is not authentic under the keys derived
+/// from its destination.
 pub(super) fn opening(
     version: u32,
     dcid: &ConnectionId,
     packet: &[u8],
     pn_offset: usize,
-) -> Option<Box<FirstKeys>> {
+) -> Option<Opening> {
     let mut first = Box::new(FirstKeys::new(version, dcid.as_slice()));
     let keys = &mut first.client;
     let mut copy = packet.to_vec();
@@ -137,7 +147,19 @@ pub(super) fn opening(
     keys.header.unprotect(&mut copy, &mut spans);
     // A first packet has a small number, which needs no expansion.
     keys.packet.open(&mut copy, &mut spans, 0);
-    (spans[0].outcome == Outcome::Open).then_some(first)
+    let [span] = spans;
+    if span.outcome != Outcome::Open {
+        return None;
+    }
+    let payload = usize::from(span.header_len)..copy.len() - TAG_LEN;
+    let offsets = Frames::new(copy.get(payload)?).filter_map(|frame| match frame {
+        Ok(Frame::Crypto { offset, .. }) => Some(offset),
+        _ => None,
+    });
+    Some(Opening {
+        keys: first,
+        continues: offsets.min().is_some_and(|least| least > 0),
+    })
 }
 
 impl fmt::Debug for Incoming {

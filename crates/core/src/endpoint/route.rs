@@ -6,7 +6,7 @@ use rand::{Rng, RngCore};
 use squall_wire::{ConnectionId, Header, LongType, Path, Writer, header, is_long};
 
 use super::answers::Answer;
-use super::incoming::opening;
+use super::incoming::{Opening, opening};
 use super::limits::Admission;
 use super::refusal::RefusalReason;
 use super::{ConnectionHandle, Endpoint, Incoming};
@@ -232,12 +232,14 @@ impl Endpoint {
         else {
             return Route::Discard;
         };
-        // RFC 9000 §7.2: an id that is too easy to guess. There is also no state for a packet that
-        // does not open (`SECURITY.md` row 9): Initial keys are public, so the test is cheap.
+        // RFC 9000 §7.2: an id that is too easy to guess.
         if dcid.len() < LEAST_ORIGINAL_ID {
             return Route::Discard;
         }
-        let Some(keys) = opening(version, &dcid, &datagram[..len], pn_offset) else {
+        // There is no state for a packet that does not open (`SECURITY.md` row 9): Initial keys are
+        // public, so the test is cheap.
+        let opening = opening(version, &dcid, &datagram[..len], pn_offset);
+        let Some(Opening { keys, continues }) = opening else {
             return Route::Discard;
         };
         let incoming = |verdict, attempt| {
@@ -267,6 +269,8 @@ impl Endpoint {
             Admission::NotYet => {
                 Route::Respond(self.retry_datagram(now, path, version, &dcid, &scid))
             }
+            // One answer for all packets of a ClientHello.
+            Admission::Refused(_) if continues => Route::Discard,
             Admission::Refused(why) if self.will_have_room(now, why) => {
                 self.note_refusal(path, RefusalReason::QueueFull);
                 self.counts.attempts_dropped += 1;
