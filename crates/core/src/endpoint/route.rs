@@ -232,8 +232,9 @@ impl Endpoint {
         else {
             return Route::Discard;
         };
-        // RFC 9000 §7.2: an id that is too easy to guess.
-        if dcid.len() < LEAST_ORIGINAL_ID {
+        // RFC 9000 §7.2: an id that is too easy to guess, unless it is the one of a Retry.
+        let is_short = dcid.len() < LEAST_ORIGINAL_ID;
+        if is_short && (token.is_empty() || dcid.len() != self.ids.len) {
             return Route::Discard;
         }
         // There is no state for a packet that does not open (`SECURITY.md` row 9): Initial keys are
@@ -259,6 +260,9 @@ impl Endpoint {
             return incoming(attempt.verdict, attempt);
         }
         let verdict = (self.tokens).open(token, now, path.remote, version, &dcid);
+        if is_short && !matches!(verdict, Verdict::Retry(_) | Verdict::Invalid) {
+            return Route::Discard;
+        }
         match self.admit(path, verdict) {
             Admission::Granted => {
                 let attempt = self.undecided.begin(path.remote, dcid, verdict);

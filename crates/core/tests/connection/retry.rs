@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use squall_core::{
-    CloseReason, EndpointConfig, Event, RefusalReason, TransportConfig,
+    CloseReason, ConnectionIdGenerator, EndpointConfig, Event, RefusalReason, TransportConfig,
 };
 use squall_wire::{Header, TransportErrorCode, VERSION_1, VERSION_2, header};
 
@@ -52,6 +52,18 @@ fn a_retry_shows_that_the_address_is_the_clients() {
         assert_eq!(retries, 2);
         let retry = link.to_client.iter().find(|d| is_retry(d)).unwrap();
         assert!(retry.len() < 150, "{} bytes", retry.len());
+    }
+}
+
+// test: RFC 9000 §7.2: only the id of a client's very first packet has at least 8 bytes
+#[test]
+fn clients_follow_a_retry_to_an_id_of_any_length() {
+    for len in [4, 7, 8, 20] {
+        let ids = ConnectionIdGenerator::Plain { len };
+        let (mut link, handle) = link(config().cid_generator(ids), Policy::Retry);
+        link.run();
+        assert!(link.client.has(handle, &Event::Connected), "{len}");
+        assert_eq!(link.server.validated, Some(true));
     }
 }
 
