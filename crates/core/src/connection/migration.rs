@@ -99,6 +99,10 @@ impl Connection {
         };
         let linger = self.linger();
         let active = self.paths.active.tag == tag;
+        // RFC 9000 §9.5: a client does not move to a path whose id the server has retired in the
+        // meantime, before it has another.
+        let ids = &self.paths.remote_ids;
+        let may_move = self.side == Side::Server || ids.is_without() || ids.has_lent(tag);
         let Some(state) = self.paths.get_mut(tag) else {
             return Ok(());
         };
@@ -107,14 +111,16 @@ impl Connection {
             // RFC 9002 §6.2.2: better than the initial guess of an estimate, but not a sample.
             state.flow.rtt = RttEstimator::new(answer.time.min(self.config.initial_rtt));
         }
-        if answer.size {
+        let moves = then_move && !active;
+        if answer.size && (may_move || !moves) {
             state.validation = None;
             state.forget_at = (!active).then_some(now + linger);
-            if then_move && !active {
+            if moves {
                 self.activate(now, tag, false);
             }
         } else {
-            // RFC 9000 §8.2.3: the address is validated, but not yet that 1200 bytes get through.
+            // RFC 9000 §8.2.3: the address is validated, but not yet that 1200 bytes get through. Or
+            // the path waits for an id.
             self.validate(now, tag, then_move);
         }
         if self.paths.active.tag == tag {

@@ -308,3 +308,29 @@ fn a_path_whose_address_the_system_chose_is_not_the_one_that_is_asked_for() {
     assert_eq!(probed.path, local(71));
     assert_ne!(client.paths.remote_ids.of(probed.tag), id);
 }
+
+// test: RFC 9000 §9.5 — the server may retire the id of a path while its challenge is answered.
+#[test]
+fn a_client_does_not_move_to_a_path_without_an_id() {
+    let mut pair = connected();
+    let now = pair.now;
+    let client = pair.connection(Side::Client);
+    let server = client.path();
+    let [home, elsewhere] = [69, 70].map(|n| Path {
+        local: Some([192, 0, 2, n].into()),
+        ..server
+    });
+    client.paths.active.path = home;
+    let ids = [50_u8, 51].map(|n| (u64::from(n), ConnectionId::new(&[n; 8]).unwrap(), [n; 16]));
+    client.migrate(now, elsewhere, Move::WhenValidated).unwrap();
+    for ((sequence, id, token), expected) in ids.into_iter().zip([home, elsewhere]) {
+        let remote_ids = &mut client.paths.remote_ids;
+        remote_ids.on_new(sequence, 50, id, token).unwrap();
+        let challenged = &mut client.paths.inactive.as_mut().unwrap();
+        challenged.has_challenged = true;
+        let validation = challenged.others[0].validation.as_mut().unwrap();
+        validation.on_sent(now, [7; 8], 1200);
+        client.on_path_response(now, [7; 8]).unwrap();
+        assert_eq!(client.path(), expected);
+    }
+}
