@@ -19,13 +19,16 @@ pub(crate) struct Datagrams {
     /// Numbers of the datagrams sent so far, and of all to be sent.
     sent: u64,
     planned: u64,
+    /// Whether a datagram takes the place of the oldest if the queue is full.
+    newest: bool,
     received: BTreeSet<u64>,
 }
 
 impl Datagrams {
-    pub(crate) fn new(planned: u64) -> Self {
+    pub(crate) fn new(planned: u64, newest: bool) -> Self {
         Self {
             planned,
+            newest,
             ..Self::default()
         }
     }
@@ -46,7 +49,12 @@ impl Datagrams {
             && let Some(most) = connection.max_datagram_size()
         {
             let size = size(self.sent, from).min(most);
-            match connection.send_datagram(contents(self.sent, from, size)) {
+            let datagram = contents(self.sent, from, size);
+            let result = match self.newest {
+                true => connection.send_newest_datagram(datagram),
+                false => connection.send_datagram(datagram),
+            };
+            match result {
                 Ok(()) => self.sent += 1,
                 // An event will follow.
                 Err(DatagramError::Blocked) => return Ok(()),

@@ -35,11 +35,11 @@ mod simulation;
 mod trial;
 mod variation;
 
-pub use certificate::{Configs, SERVER_NAME, tls, tls_with};
+pub use certificate::{Configs, Demands, SERVER_NAME, tls, tls_with};
 pub use failure::Failure;
 pub use happening::{Happening, Wish};
 pub use intruder::Intrusion;
-pub use network::{Counters, Delivery, EcnFault, Faults, Network};
+pub use network::{Counters, Delivery, EcnFault, Elsewhere, Faults, Network};
 pub use pair::{Pair, Setup};
 pub use party::{Party, Reading};
 pub use plan::{Cut, Outgoing, Plan};

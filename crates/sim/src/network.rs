@@ -11,7 +11,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use squall_core::Time;
@@ -26,6 +26,12 @@ const TICK_NANOS: u64 = 50_000;
 /// The limits of GRO: bytes and datagrams of one bundle.
 const MAX_BUNDLE_BYTES: usize = 65_507;
 const MAX_BUNDLE_DATAGRAMS: usize = 64;
+
+/// Where the hosts are at first, by [`Side`].
+const HOMES: [SocketAddr; 2] = [
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 50_000),
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 4433),
+];
 
 /// What one direction does to datagrams. Chances are from 0 to 1, each per datagram.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +58,17 @@ pub struct Faults {
     pub mark_above: u64,
     /// What happens to ECN marks.
     pub ecn: EcnFault,
+    /// The largest UDP payload that gets through.
+    pub max_payload: usize,
+    /// What is different if one of the hosts is not at its first address.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// A path between other addresses than the first. Another port of the same address is the same path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// One-way delay of every datagram.
+    pub delay: Duration,
     /// The largest UDP payload that gets through.
     pub max_payload: usize,
 }
@@ -88,6 +105,7 @@ impl Default for Faults {
             mark_above: u64::MAX,
             ecn: EcnFault::Kept,
             max_payload: 1472,
+            elsewhere: None,
         }
     }
 }
@@ -214,11 +232,7 @@ impl Network {
         Self {
             rng: Rng::new(seed),
             spoofed: [None; 2],
-            interfaces: [
-                SocketAddr::from(([10, 0, 0, 1], 50_000)),
-                SocketAddr::from(([10, 0, 0, 2], 4433)),
-            ]
-            .map(|address| vec![Interface::plain(address)]),
+            interfaces: HOMES.map(|address| vec![Interface::plain(address)]),
             directions: faults.map(|faults| DirectionState {
                 faults,
                 flights: BinaryHeap::new(),
@@ -317,11 +331,18 @@ impl Network {
             "an empty bundle: {transmit:?}"
         );
         let source = self.source(from, &transmit.path);
+        let at_home = source.is_some_and(|source| {
+            let ends = match from {
+                Side::Client => [source, transmit.path.remote],
+                Side::Server => [transmit.path.remote, source],
+            };
+            ends.map(|end| end.ip()) == HOMES.map(|home| home.ip())
+        });
         let routable = self.local(from.peer(), transmit.path.remote).is_some();
         for datagram in bytes.chunks(transmit.segment_size.into()) {
             self.directions[from as usize].observe(datagram);
             if let Some(source) = source.filter(|_| routable) {
-                self.send_one(now, from, source, transmit, datagram);
+                self.send_one(now, from, (source, at_home), transmit, datagram);
             } else {
                 self.directions[from as usize].counters.unroutable += 1;
             }
@@ -332,7 +353,7 @@ impl Network {
         &mut self,
         now: Time,
         from: Side,
-        source: SocketAddr,
+        (source, at_home): (SocketAddr, bool),
         transmit: &Transmit,
         datagram: &[u8],
     ) {
@@ -353,7 +374,10 @@ impl Network {
             true => rng.duration(faults.jitter),
             false => Duration::ZERO,
         });
-        if datagram.len() > faults.max_payload {
+        let elsewhere = faults.elsewhere.filter(|_| !at_home);
+        let max_payload = elsewhere.map_or(faults.max_payload, |path| path.max_payload);
+        let delay = elsewhere.map_or(faults.delay, |path| path.delay);
+        if datagram.len() > max_payload {
             counters.too_large += 1;
             return;
         }
@@ -404,7 +428,7 @@ impl Network {
         counters.duplicated += copies - 1;
         for copy in 0..copies {
             direction.flights.push(Reverse(Flight {
-                arrival: leaves + faults.delay + jitter[copy as usize],
+                arrival: leaves + delay + jitter[copy as usize],
                 number: 2 * counters.sent + copy,
                 source,
                 destination: transmit.path.remote,

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use squall_core::{
-    ClientConfig, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event, MigrateError,
-    Move, Route, ServerConfig, Stages, Stats, Time, TransportConfig,
+    ClientConfig, Connection, ConnectionHandle, ConnectionIdGenerator, Endpoint, EndpointConfig,
+    Event, MigrateError, Move, Route, ServerConfig, Stages, Stats, Time, TransportConfig,
 };
 use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
 
@@ -52,6 +52,8 @@ pub struct Setup {
     pub tls: Configs,
     /// A folder for the qlogs of both ends, if wanted.
     pub qlog: Option<PathBuf>,
+    /// How each [`Side`] generates connection ids.
+    pub ids: [ConnectionIdGenerator; 2],
     /// Changes the settings of one side's endpoint.
     pub tune: fn(Side, &mut EndpointConfig),
 }
@@ -68,6 +70,7 @@ impl Setup {
             intrusion: Intrusion::default(),
             tls: tls(),
             qlog: None,
+            ids: Default::default(),
             tune: |_, _| {},
         }
     }
@@ -113,7 +116,8 @@ pub struct Pair {
     hosts: [Host; 2],
     max_segments: usize,
     buffer: Vec<u8>,
-    cid_len: usize,
+    /// Bytes of the connection ids that each side issues.
+    id_lengths: [usize; 2],
     /// What each side received last, unchanged.
     latest: [Option<Delivery>; 2],
     /// Datagrams that connections have sent.
@@ -139,6 +143,7 @@ impl Pair {
             tls: (client_tls, server_tls),
             tune,
             qlog,
+            ids,
         } = setup;
         let [client_transport, server_transport] = transport.map(Arc::new);
         let mut rng = Rng::new(seed ^ 0x0065_6e64_706f_696e);
@@ -148,14 +153,15 @@ impl Pair {
             bytes
         };
         let config = EndpointConfig::new(secret());
-        let cid_len = config.cid_generator.len();
+        let id_lengths = ids.each_ref().map(ConnectionIdGenerator::len);
         let server = ServerConfig::new(server_tls).transport(Arc::clone(&server_transport));
         let hosts = [
             (Side::Client, None, client_transport),
             (Side::Server, Some(Arc::new(server)), server_transport),
         ]
         .map(|(side, server, transport)| {
-            let mut config = config.clone();
+            let ids = ids[side as usize].clone();
+            let mut config = config.clone().cid_generator(ids);
             tune(side, &mut config);
             Host {
                 side,
@@ -178,7 +184,7 @@ impl Pair {
             hosts,
             max_segments,
             buffer: vec![0; BUFFER],
-            cid_len,
+            id_lengths,
             latest: [None, None],
             sent: 0,
             started: false,
@@ -471,6 +477,7 @@ impl Pair {
         if host.vanished || suspended {
             return Ok(());
         }
+        let id_length = self.id_lengths[side.peer() as usize];
         let mut violation = None;
         for member in &mut host.members {
             if member.removed {
@@ -486,7 +493,7 @@ impl Pair {
                 let bytes = &self.buffer[..transmit.len];
                 let system_source = self.network.path_from(side).local;
                 member.guard.set_system_source(system_source);
-                let checked = member.guard.on_sent(&transmit, bytes, self.cid_len);
+                let checked = member.guard.on_sent(&transmit, bytes, id_length);
                 bundles += 1;
                 if bundles > MAX_BUNDLES {
                     violation = Some("transmit never ends".to_owned());

@@ -83,7 +83,7 @@ impl Party {
             next_read: None,
             finished: 0,
             ended: 0,
-            datagrams: Datagrams::new(plan.datagrams[side as usize]),
+            datagrams: Datagrams::new(plan.datagrams[side as usize], plan.newest_datagrams),
             written: 0,
             read: 0,
             early_data_accepted: None,

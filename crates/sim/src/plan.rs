@@ -77,6 +77,8 @@ pub struct Plan {
     pub chunk: usize,
     /// Unreliable datagrams that each [`Side`] sends (RFC 9221).
     pub datagrams: [u64; 2],
+    /// Whether a new datagram takes the place of the oldest in a full queue.
+    pub newest_datagrams: bool,
     /// Whether streams get priorities, which follow from their ids.
     pub priorities: bool,
 }

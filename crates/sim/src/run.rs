@@ -79,6 +79,9 @@ pub fn run_trial(mut trial: Trial) -> Result<Report, Failure> {
         if let Some((side, after)) = trial.early_close {
             return course.close_early(&mut trial.begin()?, side, after);
         }
+        if let Some((side, after)) = trial.restart {
+            return course.restart(&mut trial.begin()?, side, after);
+        }
         if trial.ends_in_silence() {
             course.end_in_silence(&mut trial.begin()?)
         } else {
@@ -237,6 +240,46 @@ impl Course {
         let end = ends[Side::Server as usize].clone();
         let met = self.happenings;
         let end = end.unwrap_or(CloseReason::IdleTimeout);
+        Ok(self.report(sim, Duration::ZERO, Duration::ZERO, stats, met, end))
+    }
+
+    /// One end loses its state: the other must learn of it, and nothing may be left.
+    fn restart(
+        mut self,
+        sim: &mut Simulation,
+        side: Side,
+        after: Duration,
+    ) -> Result<Report, Failure> {
+        sim.schedule(std::mem::take(&mut self.later));
+        sim.run_for(after)?;
+        sim.pair.forget(side);
+        sim.pair.refuse_connections();
+        sim.run_until(5 * self.patience, "both endpoints are empty", |sim| {
+            SIDES.iter().all(|s| sim.pair.live(*s) == 0) && sim.happenings_left() == 0
+        })?;
+        let other = side.peer();
+        let end = sim.party(other).closed.clone();
+        let known = sim.party(other).connected.is_some();
+        let fine = match &end {
+            Some(CloseReason::IdleTimeout | CloseReason::Reset) => true,
+            Some(CloseReason::HandshakeTimeout) => !known,
+            // A client that has heard nothing tries again, maybe with the same token.
+            Some(CloseReason::Transport { code, remote, .. }) => {
+                let codes = [
+                    TransportErrorCode::CONNECTION_REFUSED,
+                    TransportErrorCode::INVALID_TOKEN,
+                ];
+                *remote && other == Side::Client && !known && codes.contains(code)
+            }
+            Some(_) => false,
+            None => other == Side::Server && !sim.pair.has_connection(other),
+        };
+        if !fine {
+            return Err(sim.pair.failure(format!("{other:?} ended with {end:?}")));
+        }
+        let stats = SIDES.map(|side| sim.pair.stats(side));
+        let end = end.unwrap_or(CloseReason::IdleTimeout);
+        let met = self.happenings;
         Ok(self.report(sim, Duration::ZERO, Duration::ZERO, stats, met, end))
     }
 

@@ -11,7 +11,6 @@ use squall_core::{
 };
 use squall_wire::{Side, VERSION_1, VERSION_2};
 
-use crate::certificate::tls;
 use crate::failure::Failure;
 use crate::happening::Happening;
 use crate::intruder::Intrusion;
@@ -85,11 +84,21 @@ pub enum Fault {
     LostTickets,
     /// One end closes the connection before all is done.
     EarlyClose,
+    /// The handshake has a large certificate, one of the client, or a HelloRetryRequest.
+    Demands,
+    /// Connection ids have other lengths than usual.
+    Ids,
+    /// Paths between other addresses have another delay and MTU.
+    Elsewhere,
+    /// New datagrams take the place of old ones.
+    NewestDatagrams,
+    /// One end loses its state, like a restarted process.
+    Restart,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 31] = [
         Self::HeavyLoss,
         Self::Loss,
         Self::Duplication,
@@ -116,6 +125,11 @@ impl Fault {
         Self::Datagrams,
         Self::LostTickets,
         Self::EarlyClose,
+        Self::Demands,
+        Self::Ids,
+        Self::Elsewhere,
+        Self::NewestDatagrams,
+        Self::Restart,
     ];
 
     /// Its name in the list of counts.
@@ -148,6 +162,11 @@ impl Fault {
             Self::Datagrams => "unreliable datagrams",
             Self::LostTickets => "lost tickets",
             Self::EarlyClose => "early close",
+            Self::Demands => "demanding handshake",
+            Self::Ids => "ids of other lengths",
+            Self::Elsewhere => "paths that differ",
+            Self::NewestDatagrams => "newest datagrams",
+            Self::Restart => "restart",
         }
     }
 }
@@ -186,6 +205,8 @@ pub struct Trial {
     pub second_address: Option<SocketAddr>,
     /// The end that closes the connection early, and the time after the start.
     pub early_close: Option<(Side, Duration)>,
+    /// The end that loses its state, and the time after the start.
+    pub restart: Option<(Side, Duration)>,
     /// Virtual time within which the handshake must be complete; also the idle timeout.
     pub patience: Duration,
     /// Virtual time after the handshake within which everything must be over.
@@ -279,6 +300,7 @@ impl Trial {
             reading: [Reading::AtOnce(usize::MAX); 2],
             second_address: None,
             early_close: None,
+            restart: None,
             patience,
             transfer: 2 * patience,
             silence: patience * 4 / 5,
@@ -391,6 +413,7 @@ impl Trial {
             reading: [Reading::AtOnce(usize::MAX); 2],
             second_address: None,
             early_close: None,
+            restart: None,
             patience,
             transfer: Duration::from_secs(100),
             silence: Duration::from_secs(8),
@@ -423,7 +446,7 @@ impl Trial {
             self.plan.chunk,
             self.plan.datagrams,
             self.reading,
-            self.early_close,
+            (self.early_close, self.restart),
             (&self.happenings, &self.later),
         )
     }
@@ -435,7 +458,7 @@ impl Trial {
     /// Anything that goes wrong with the earlier connection.
     pub fn begin(mut self) -> Result<Simulation, Failure> {
         if self.handshake != Handshake::Full {
-            let (client, server) = tls();
+            let (client, server) = self.setup.tls.clone();
             let (mut client, mut server) = ((*client).clone(), (*server).clone());
             client.resumption = Resumption::in_memory_sessions(8);
             server.session_storage = ServerSessionMemoryCache::new(8);

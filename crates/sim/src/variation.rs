@@ -4,11 +4,12 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use squall_core::Move;
+use squall_core::{ConnectionIdGenerator, Move, QuicLb};
 use squall_wire::{Direction, Side};
 
+use crate::certificate::Demands;
 use crate::happening::{Happening, Wish};
-use crate::network::{EcnFault, Faults};
+use crate::network::{EcnFault, Elsewhere, Faults};
 use crate::party::Reading;
 use crate::plan::Cut;
 use crate::rng::Rng;
@@ -24,6 +25,7 @@ impl Trial {
         let mut trial = Self::unvaried(seed);
         if !trial.faults.contains(&Fault::MuchData) {
             vary(&mut trial);
+            draw_ends(&mut trial);
         }
         trial
     }
@@ -147,6 +149,53 @@ fn vary(trial: &mut Trial) {
         let side = [Side::Client, Side::Server][rng.below(2) as usize];
         let most = ms(50 << rng.below(5));
         trial.early_close = Some((side, rng.duration(most)));
+    }
+}
+
+/// Draws what both ends are like, how they shake hands, and whether one of them is restarted.
+fn draw_ends(trial: &mut Trial) {
+    let mut rng = Rng::new(trial.seed ^ 0x656e_6473);
+    let rng = &mut rng;
+    if rng.chance(0.2) {
+        trial.faults.push(Fault::Demands);
+        let demands = Demands {
+            names: [0, 80, 300][rng.below(3) as usize],
+            identity: rng.chance(0.5),
+            other_group: rng.chance(0.5),
+        };
+        trial.setup.tls = demands.tls();
+    }
+    if rng.chance(0.2) {
+        trial.faults.push(Fault::Ids);
+        trial.setup.ids = [(); 2].map(|()| match rng.below(4) {
+            0 => ConnectionIdGenerator::Plain { len: 4 },
+            1 => ConnectionIdGenerator::Plain { len: 20 },
+            2 => ConnectionIdGenerator::QuicLb(QuicLb::new(1, [7, 1], 9).key([3; 16])),
+            _ => ConnectionIdGenerator::default(),
+        });
+    }
+    if rng.chance(0.3) {
+        trial.faults.push(Fault::Elsewhere);
+        let elsewhere = [(); 2].map(|()| Elsewhere {
+            delay: ms(1) + rng.duration(ms(150)),
+            max_payload: [1200, 1280, 1452, 9000][rng.below(4) as usize],
+        });
+        for_all(trial, |from, faults| {
+            faults.elsewhere = Some(elsewhere[from as usize]);
+        });
+    }
+    if trial.faults.contains(&Fault::Datagrams) && rng.chance(0.3) {
+        trial.faults.push(Fault::NewestDatagrams);
+        trial.plan.newest_datagrams = true;
+        for transport in &mut trial.setup.transport {
+            transport.datagram_send_buffer = 2_000 << rng.below(6);
+        }
+    }
+    if !trial.ends_in_silence() && trial.early_close.is_none() && rng.chance(0.03) {
+        trial.faults.push(Fault::Restart);
+        let side = [Side::Client, Side::Server][rng.below(2) as usize];
+        let most = ms(50 << rng.below(5));
+        trial.restart = Some((side, rng.duration(most)));
     }
 }
 
