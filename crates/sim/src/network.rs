@@ -64,7 +64,7 @@ pub struct Faults {
     pub elsewhere: Option<Elsewhere>,
 }
 
-/// A path between other addresses than the first. Another port of the same address is the same path.
+/// A path between other addresses than the first. Ports make no difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elsewhere {
     /// One-way delay of every datagram.
