@@ -28,6 +28,13 @@ fn trials_end_as_they_have_to() {
     }
 }
 
+/// Trials that have failed, and that no other test repeats: with the certificate of a client filling
+/// its window, the client did not answer challenges.
+#[test]
+fn trials_that_have_failed_succeed() {
+    sweep(&[111_175], run_seed);
+}
+
 #[test]
 fn a_seed_is_a_run() {
     for seed in [3, 4] {

@@ -108,7 +108,13 @@ impl Connection {
         stages: &mut Stages,
     ) -> Option<Transmit> {
         if self.spaces.handshake_wants(now) || self.early_data_wants() {
-            return self.transmit_flight(now, buffer, stages);
+            let flight = self.transmit_flight(now, buffer, stages);
+            // RFC 9000 §8.2.2: handshake packets that wait for the window do not hold back a
+            // response, for which the peer may be waiting with the acknowledgement that opens it.
+            return match flight {
+                None if self.spaces.ring.is_some() => self.transmit_path_probe(now, buffer, stages),
+                flight => flight,
+            };
         }
         if self.spaces[SpaceId::Data].sent.is_spent() {
             // RFC 9000 §12.3: without CONNECTION_CLOSE or anything else.
