@@ -32,6 +32,9 @@ pub enum CloseReason {
     IdleTimeout,
     /// The handshake did not complete in time.
     HandshakeTimeout,
+    /// The system cannot send to the server: no route leads there, or none from the local address.
+    /// A client's connection ends for this reason only before anything has arrived.
+    Unreachable(io::ErrorKind),
     /// The peer no longer has state for this connection and sent a stateless reset (RFC 9000
     /// §10.3).
     Reset,
@@ -79,6 +82,10 @@ impl fmt::Display for CloseReason {
                 write!(f, "the idle timeout expired without a packet from the peer")
             }
             Self::HandshakeTimeout => write!(f, "the peer did not complete the handshake in time"),
+            Self::Unreachable(io::ErrorKind::AddrNotAvailable | io::ErrorKind::InvalidInput) => {
+                write!(f, "no route leads from the local address to the peer")
+            }
+            Self::Unreachable(_) => write!(f, "no route leads to the peer"),
             Self::Reset => write!(
                 f,
                 "the peer has lost the connection's state (stateless reset)"
@@ -98,6 +105,7 @@ impl From<CloseReason> for io::Error {
     fn from(reason: CloseReason) -> Self {
         let kind = match &reason {
             CloseReason::IdleTimeout | CloseReason::HandshakeTimeout => io::ErrorKind::TimedOut,
+            CloseReason::Unreachable(kind) => *kind,
             CloseReason::Reset => io::ErrorKind::ConnectionReset,
             CloseReason::Application { remote: false, .. } | CloseReason::NotStarted(_) => {
                 io::ErrorKind::NotConnected

@@ -199,6 +199,7 @@ impl Events for Metrics {
             CloseReason::Transport { remote, .. } => ("transport", *remote),
             CloseReason::IdleTimeout => ("idle_timeout", false),
             CloseReason::HandshakeTimeout => ("handshake_timeout", false),
+            CloseReason::Unreachable(_) => ("unreachable", false),
             CloseReason::Reset => ("reset", true),
             CloseReason::VersionMismatch => ("version_mismatch", true),
             _ => ("not_started", false),

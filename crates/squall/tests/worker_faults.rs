@@ -10,6 +10,7 @@
 mod common;
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
@@ -718,4 +719,63 @@ async fn routes_that_refuse_cost_only_their_own_datagrams() {
     .await;
     deliver(&far, &near).await;
     assert_eq!(client.stats().worker_ends, 0);
+}
+
+/// As with TCP, a client without a route to the server need not wait for a timeout. A connection
+/// that exists waits: the route may come back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_a_route_is_told_at_once() {
+    let name = "a_client_without_a_route_is_told_at_once";
+    let setup = "
+        ip link add near type veth peer name far
+        ip addr add 192.0.2.5/24 dev near
+        ip link set near up
+        ip route add unreachable 10.4.0.0/16
+    ";
+    if !namespace::inside(name, setup) {
+        return;
+    }
+    let identity = Identity::new();
+    let config = identity.client(ALPN, TransportConfig::default());
+    let any = "0.0.0.0:0".parse().unwrap();
+    let client = Builder::new(any).client(config.clone()).bind().unwrap();
+    let of_loopback = Builder::new(ANY).client(config).bind().unwrap();
+    let server = server(&identity, 1);
+    let (near, far) = connect(&client, &server).await;
+    for (client, to, why) in [
+        (&client, "198.51.100.1:443", ErrorKind::NetworkUnreachable),
+        (&client, "10.4.0.1:443", ErrorKind::HostUnreachable),
+        (&of_loopback, "192.0.2.1:443", ErrorKind::InvalidInput),
+    ] {
+        let addresses = [to.parse().unwrap(), "198.51.100.77:443".parse().unwrap()];
+        let [first, second] = addresses.map(|to| client.connect(to, "localhost").unwrap());
+        let (first, second) = within(async { tokio::join!(first, second) }).await;
+        assert_eq!(first.err(), Some(CloseReason::Unreachable(why)));
+        let second = second.err();
+        assert!(
+            matches!(second, Some(CloseReason::Unreachable(_))),
+            "{second:?}"
+        );
+    }
+    assert_eq!(client.stats().connections, 1);
+    let loopback = |state: &str| {
+        let args = ["link", "set", "lo", state];
+        let set = std::process::Command::new("ip").args(args).status();
+        assert!(set.unwrap().success());
+    };
+    loopback("down");
+    let sent = |near: &Connection| near.stats().datagrams_sent;
+    let before = sent(&near);
+    let mut late = near.open_uni().await.unwrap();
+    late.write_all(b"late").await.unwrap();
+    within(async {
+        while sent(&near) == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    loopback("up");
+    late.finish().unwrap();
+    let mut found = within(far.accept_uni()).await.unwrap();
+    assert_eq!(within(found.read_to_end(10)).await.unwrap(), b"late"[..]);
 }

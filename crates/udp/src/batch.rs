@@ -31,6 +31,9 @@ const CACHE_LINE: usize = 64;
 /// 30 ns, and a run of its own several times that.
 const MAX_JOINED_BYTES: usize = 2048;
 
+/// Refused paths that a batch remembers, at most.
+const MAX_REFUSED: usize = 16;
+
 /// One received message; its bytes are in the slot of the same index.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Entry {
@@ -350,8 +353,8 @@ pub struct SendBatch {
     /// partly sent).
     front: usize,
     front_bytes: usize,
-    /// An address of this machine from which the system refused to send.
-    refused_source: Option<IpAddr>,
+    /// Where the system refused to send to, and why.
+    refused: Vec<(Path, io::ErrorKind)>,
 }
 
 impl SendBatch {
@@ -379,21 +382,25 @@ impl SendBatch {
             used: 0,
             front: 0,
             front_bytes: 0,
-            refused_source: None,
+            refused: Vec::new(),
         }
     }
 
-    /// The local address, if any, from which the system has refused to send since the last call
-    /// (the `Path::local` of a message): it may be gone, or may no longer have a route. The message
-    /// is lost.
-    pub fn take_refused_source(&mut self) -> Option<IpAddr> {
-        self.refused_source.take()
+    /// The paths on which the system has refused to send since the last call, and why: no route
+    /// leads there, or none from the local address, which may be gone. Their messages are lost. At
+    /// most 16 are kept, each once.
+    pub fn take_refused(&mut self) -> impl Iterator<Item = (Path, io::ErrorKind)> + use<> {
+        std::mem::take(&mut self.refused).into_iter()
     }
 
-    /// The first waiting message cannot be sent from its source address.
-    pub(crate) fn note_refused_source(&mut self) {
-        let front = self.messages.get(self.front);
-        self.refused_source = front.and_then(|message| message.transmit.path.local);
+    /// The first waiting message cannot be sent on its path.
+    pub(crate) fn note_refused(&mut self, why: io::ErrorKind) {
+        if let Some(message) = self.messages.get(self.front) {
+            let refused = (message.transmit.path, why);
+            if self.refused.len() < MAX_REFUSED && !self.refused.contains(&refused) {
+                self.refused.push(refused);
+            }
+        }
     }
 
     /// Room for one message of up to the batch's message size (never above [`MAX_BUNDLE_BYTES`]),

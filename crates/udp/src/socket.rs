@@ -42,14 +42,15 @@ pub fn is_fatal(error: &io::Error) -> bool {
     sys::classify(error) == Failure::Fatal
 }
 
-/// Whether a send may have failed because its source address is gone (EADDRNOTAVAIL, EINVAL), or no
-/// longer has a route (ENETUNREACH).
-fn may_be_of_source(error: &io::Error) -> bool {
+/// Whether a send may have failed because no route leads to its destination (ENETUNREACH,
+/// EHOSTUNREACH), or none from its source address, which may be gone (EADDRNOTAVAIL, EINVAL).
+fn is_of_path(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::AddrNotAvailable
             | io::ErrorKind::InvalidInput
             | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::HostUnreachable
     )
 }
 
@@ -416,8 +417,10 @@ impl Socket {
         let remote = message.path.remote.ip();
         let (bundle, len) = (message.segment_size.is_some(), message.bytes.len());
         let failure = sys::classify(&error);
-        if !bundle && may_be_of_source(&error) {
-            batch.note_refused_source();
+        // EINVAL may be about a bundle's size: its datagrams will tell.
+        let may_be_of_size = bundle && failure == Failure::Size;
+        if is_of_path(&error) && !may_be_of_size {
+            batch.note_refused(error.kind());
         }
         match failure {
             Failure::Interrupted => {}

@@ -1,10 +1,11 @@
 //! The end of a connection (RFC 9000 §10).
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use squall_wire::{TransportError, TransportErrorCode};
+use squall_wire::{Side, TransportError, TransportErrorCode};
 
 use super::parts::clock::Timer;
 use super::{Connection, State};
@@ -178,7 +179,24 @@ impl Connection {
         }
     }
 
-    /// Ends the connection without CONNECTION_CLOSE: idle timeout, stateless reset.
+    /// Whether this is a client's connection on which nothing has arrived yet.
+    #[must_use]
+    pub fn is_first_flight(&self) -> bool {
+        self.side == Side::Client && !self.is_closed() && self.stats.datagrams_received == 0
+    }
+
+    /// Reports that the system cannot send to `remote`, for this reason. If nothing has arrived yet,
+    /// a client's connection to it ends. Any other waits: there may be a route again, or the client
+    /// may migrate. Returns whether the connection has ended.
+    pub fn on_unreachable(&mut self, now: Time, remote: SocketAddr, why: io::ErrorKind) -> bool {
+        let concerned = self.is_first_flight() && self.paths.active.path.remote == remote;
+        if concerned {
+            self.abandon(now, CloseReason::Unreachable(why));
+        }
+        concerned
+    }
+
+    /// Ends the connection without CONNECTION_CLOSE: idle timeout, stateless reset, no route.
     pub(super) fn abandon(&mut self, now: Time, reason: CloseReason) {
         let reported = self.is_closed();
         self.state = State::Drained;

@@ -156,6 +156,9 @@ impl Qlog {
             CloseReason::IdleTimeout | CloseReason::HandshakeTimeout => {
                 json!({ "trigger": "idle_timeout" })
             }
+            CloseReason::Unreachable(_) => {
+                json!({ "initiator": "local", "reason": reason.to_string() })
+            }
             CloseReason::Reset => json!({ "initiator": "remote", "trigger": "stateless_reset" }),
             CloseReason::VersionMismatch => json!({ "trigger": "version_mismatch" }),
             CloseReason::NotStarted(why) => json!({ "initiator": "local", "reason": why }),

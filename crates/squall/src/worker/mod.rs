@@ -146,6 +146,10 @@ pub(crate) struct Worker {
     warned_of: u64,
     /// Client connections that an application has moved to an address of its choice.
     pinned: HashSet<usize>,
+    /// Client connections on which nothing has arrived yet. Others are removed when there are
+    /// `first_flights_kept`.
+    first_flights: HashSet<usize>,
+    first_flights_kept: usize,
     /// Why the worker ends, for its connections. Empty: it panicked, or its runtime has shut down.
     end: String,
     /// The receive call did not empty the socket.
@@ -209,6 +213,8 @@ impl Worker {
             published: EndpointCounts::default(),
             warned_of: 0,
             pinned: HashSet::new(),
+            first_flights: HashSet::new(),
+            first_flights_kept: 0,
             closed: HashMap::new(),
             end: String::new(),
             more_to_receive: false,
@@ -328,7 +334,10 @@ impl Worker {
                     Err(endpoint_closed())
                 } else {
                     match self.endpoint.connect(self.now, config, path, &server_name) {
-                        Ok((handle, core)) => Ok(Handle(self.insert(handle, core))),
+                        Ok((handle, core)) => {
+                            self.note_first_flight(handle);
+                            Ok(Handle(self.insert(handle, core)))
+                        }
                         Err(error) => Err(CloseReason::NotStarted(error.to_string())),
                     }
                 };

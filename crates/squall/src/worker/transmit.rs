@@ -8,7 +8,7 @@
 //! ```
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +36,9 @@ const TURN_BYTES: usize = 8 * MESSAGE_BYTES;
 const FALSE_ROOM: u32 = 3;
 /// The wait between a false report of room and the next request for one.
 const ROOM_RECHECK: Duration = Duration::from_millis(1);
+/// New client connections after which those that have received something are no longer counted
+/// among them.
+const FIRST_FLIGHTS: usize = 64;
 
 /// What a connection has sent in this turn.
 #[derive(Default)]
@@ -232,6 +235,7 @@ impl Worker {
                 .is_some()
         {
             self.pinned.remove(&handle.0);
+            self.first_flights.remove(&handle.0);
             if deadline.is_none() {
                 self.forget(handle);
             }
@@ -294,8 +298,11 @@ impl Worker {
             }
             Err(error) => return Err(error),
         }
-        if let Some(source) = self.send.take_refused_source() {
-            self.on_source_refused(source);
+        for (path, why) in self.send.take_refused() {
+            match path.local {
+                Some(source) => self.on_source_refused(source),
+                None => self.on_unreachable(path.remote, why),
+            }
         }
         self.warn_of_losses();
         Ok(())
@@ -314,6 +321,34 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// The system has no route to this address: client connections that have just begun end.
+    fn on_unreachable(&mut self, remote: SocketAddr, why: std::io::ErrorKind) {
+        self.first_flights.retain(|index| {
+            let Some(Some(connection)) = self.connections.get(*index) else {
+                return false;
+            };
+            let mut state = connection.lock();
+            if state.core.on_unreachable(self.now, remote, why)
+                && !std::mem::replace(&mut state.queued, true)
+            {
+                self.ready.push_back(Arc::clone(connection));
+            }
+            state.core.is_first_flight()
+        });
+    }
+
+    /// A client's connection has begun.
+    pub(super) fn note_first_flight(&mut self, handle: ConnectionHandle) {
+        if self.first_flights.len() >= self.first_flights_kept {
+            self.first_flights.retain(|index| {
+                let connection = self.connections.get(*index).and_then(Option::as_ref);
+                connection.is_some_and(|c| c.lock().core.is_first_flight())
+            });
+            self.first_flights_kept = 2 * self.first_flights.len() + FIRST_FLIGHTS;
+        }
+        self.first_flights.insert(handle.0);
     }
 
     /// Addresses of this machine have changed: client connections show their servers where they are
