@@ -13,8 +13,8 @@ use http::{Method, Request, Response};
 use http_body::{Body as _, Frame};
 use squall::DatagramError;
 
-use super::PROTOCOL;
 use super::stream::{RecvStream, SendStream, StreamError};
+use super::{PROTOCOL, PROTOCOL_H3, is_session};
 use crate::body::Body;
 use crate::client::SendRequest;
 use crate::error::Error;
@@ -77,8 +77,7 @@ struct State {
 )]
 pub fn accept(request: Request<Body>) -> Result<(Response<SessionBody>, Session), Request<Body>> {
     let asks = request.method() == Method::CONNECT
-        && (request.extensions().get::<Protocol>())
-            .is_some_and(|protocol| protocol.as_str() == PROTOCOL);
+        && (request.extensions().get::<Protocol>()).is_some_and(is_session);
     let tunnel = request.body().tunnel().filter(|_| asks);
     let Some(tunnel) = tunnel.map(Arc::new) else {
         return Err(request);
@@ -99,6 +98,13 @@ pub async fn connect(
     uri: http::Uri,
     headers: http::HeaderMap,
 ) -> Result<Result<Session, Response<Body>>, Error> {
+    let settings = client.shared().settings_arrived().await?;
+    // Servers of draft 15 and later know the new name; those of several drafts know both.
+    let protocol = if settings.only_new_webtransport {
+        PROTOCOL_H3
+    } else {
+        PROTOCOL
+    };
     let control = Arc::new(Control::default());
     let mut request = Request::new(SessionBody(Some(Arc::clone(&control))));
     *request.method_mut() = Method::CONNECT;
@@ -106,7 +112,7 @@ pub async fn connect(
     *request.headers_mut() = headers;
     request
         .extensions_mut()
-        .insert(Protocol::from_static(PROTOCOL));
+        .insert(Protocol::from_static(protocol));
     let response = client.send(request).await?;
     if !response.status().is_success() {
         control.end(Closed::default());

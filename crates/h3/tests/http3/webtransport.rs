@@ -182,6 +182,23 @@ async fn a_refused_session_is_a_response() {
     assert_eq!(refused.unwrap_err().status(), StatusCode::FORBIDDEN);
 }
 
+/// Clients of draft 15 and later ask for another protocol.
+// test: draft-ietf-webtrans-http3 §3.2
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_has_two_names() {
+    let (_site, client, mut sessions) = start(false).await;
+    for name in ["webtransport", "webtransport-h3"] {
+        let (_keep_open, body) = tokio::io::duplex(1);
+        let mut request = Request::new(Pending(body));
+        *request.method_mut() = Method::CONNECT;
+        *request.uri_mut() = uri();
+        request.extensions_mut().insert(Protocol::from_static(name));
+        let response = within(client.send(request)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        within(sessions.recv()).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_sessions_is_not_asked() {
     let site = Site::new();
