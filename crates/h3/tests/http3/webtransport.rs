@@ -199,6 +199,51 @@ async fn a_session_has_two_names() {
     }
 }
 
+/// The code with which the other end closes the connection when a new stream begins with `bytes`.
+async fn code_of(connection: &squall::Connection, is_uni: bool, bytes: &[u8]) -> u64 {
+    let mut send = if is_uni {
+        within(connection.open_uni()).await.unwrap()
+    } else {
+        within(connection.open_bi()).await.unwrap().0
+    };
+    send.write_all(bytes).await.unwrap();
+    match within(connection.closed()).await {
+        squall::CloseReason::Application {
+            code, remote: true, ..
+        } => code,
+        other => panic!("{other}"),
+    }
+}
+
+// test: draft-ietf-webtrans-http3 §4, §4.3
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_impossible_sessions_end_the_connection() {
+    let (site, _, _sessions) = start(false).await;
+    let id_error = squall_h3::Code::H3_ID_ERROR.0;
+    for id in [1, 2, 3, 7] {
+        let at_server = site.connection().await;
+        assert_eq!(code_of(&at_server, true, &[0x40, 0x54, id]).await, id_error);
+        let at_server = site.connection().await;
+        assert_eq!(
+            code_of(&at_server, false, &[0x40, 0x41, id]).await,
+            id_error
+        );
+    }
+    for (is_uni, bytes) in [(true, [0x40, 0x54, 1]), (false, [0x40, 0x41, 1])] {
+        let site = Site::new();
+        let endpoint = site.endpoint.clone();
+        let accepting = tokio::spawn(async move { endpoint.accept().await.unwrap().await });
+        let config = Config::new().webtransport(4);
+        let _client = handshake_with(site.connection().await, config);
+        let at_client = within(accepting).await.unwrap().unwrap();
+        assert_eq!(code_of(&at_client, is_uni, &bytes).await, id_error);
+    }
+    // Not a frame, except at the beginning.
+    let connection = site.connection().await;
+    let code = code_of(&connection, false, &[0x21, 0, 0x40, 0x41, 0]).await;
+    assert_eq!(code, squall_h3::Code::H3_FRAME_ERROR.0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_sessions_is_not_asked() {
     let site = Site::new();
