@@ -179,7 +179,7 @@ impl Session {
     /// Cancel-safe.
     pub async fn accept_bi(&self) -> Option<(SendStream, RecvStream)> {
         let (send, recv, first) = poll_fn(|cx| self.tunnel.poll_bi(cx)).await?;
-        let send = SendStream::new(send, Arc::clone(&self.tunnel));
+        let send = SendStream::new(send, 0, Arc::clone(&self.tunnel));
         Some((send, RecvStream::new(recv, first, Arc::clone(&self.tunnel))))
     }
 
@@ -196,15 +196,15 @@ impl Session {
     /// # Errors
     /// The session or the connection ended.
     pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), StreamError> {
+        let header = self.header(kind::WEBTRANSPORT_STREAM);
         let opening = async {
             let opening = self.tunnel.shared.connection.open_bi();
             let (mut send, recv) = opening.await.map_err(StreamError::ConnectionLost)?;
-            send.write_all(&self.header(kind::WEBTRANSPORT_STREAM))
-                .await?;
+            send.write_all(&header).await?;
             Ok((send, recv))
         };
         let (send, recv) = self.while_open(opening).await?;
-        let send = SendStream::new(send, Arc::clone(&self.tunnel));
+        let send = SendStream::new(send, header.len(), Arc::clone(&self.tunnel));
         let recv = RecvStream::new(recv, Bytes::new(), Arc::clone(&self.tunnel));
         Ok((send, recv))
     }
@@ -215,15 +215,19 @@ impl Session {
     /// # Errors
     /// The session or the connection ended.
     pub async fn open_uni(&self) -> Result<SendStream, StreamError> {
+        let header = self.header(stream_type::WEBTRANSPORT);
         let opening = async {
             let opening = self.tunnel.shared.connection.open_uni();
             let mut send = opening.await.map_err(StreamError::ConnectionLost)?;
-            send.write_all(&self.header(stream_type::WEBTRANSPORT))
-                .await?;
+            send.write_all(&header).await?;
             Ok(send)
         };
         let send = self.while_open(opening).await?;
-        Ok(SendStream::new(send, Arc::clone(&self.tunnel)))
+        Ok(SendStream::new(
+            send,
+            header.len(),
+            Arc::clone(&self.tunnel),
+        ))
     }
 
     /// Waits for `opening`, but not beyond the session's end.

@@ -124,6 +124,24 @@ async fn codes_of_streams_reach_the_other_application() {
     }
 }
 
+/// A reset does not overtake the header that says whose stream it is.
+// test: draft-ietf-webtrans-http3 §4.4
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_without_data_can_be_reset() {
+    let (_site, client, mut sessions) = start(false).await;
+    let near = session(&client).await;
+    let far = within(sessions.recv()).await.unwrap();
+    for (a, b) in [(&near, &far), (&far, &near)] {
+        let (mut send, _recv) = within(a.open_bi()).await.unwrap();
+        send.reset(7).unwrap();
+        let (_send, mut recv) = within(b.accept_bi()).await.unwrap();
+        assert_eq!(within(recv.read_chunk(1)).await, Err(StreamError::Code(7)));
+        drop(within(a.open_uni()).await.unwrap());
+        let mut recv = within(b.accept_uni()).await.unwrap();
+        assert_eq!(within(recv.read_chunk(1)).await, Err(StreamError::Code(0)));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn both_ends_learn_of_the_end() {
     let (_site, client, mut sessions) = start(true).await;
