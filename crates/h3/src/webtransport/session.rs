@@ -401,7 +401,7 @@ fn poll_capsules(
 fn read_capsules(capsules: &mut FrameReader, data: Bytes) -> Option<Closed> {
     capsules.push(data);
     let fate = |kind: u64, len: u64| match kind {
-        CLOSE_SESSION if len > (MAX_REASON + 4) as u64 => Err(()),
+        CLOSE_SESSION if !(4..=MAX_REASON as u64 + 4).contains(&len) => Err(()),
         CLOSE_SESSION => Ok(Fate::Whole),
         _ => Ok(Fate::Skip),
     };

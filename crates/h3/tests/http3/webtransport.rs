@@ -1,6 +1,10 @@
 //! WebTransport sessions and HTTP datagrams between this crate's client and server.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use squall_h3::client::{SendRequest, handshake_with};
 use squall_h3::webtransport::{self, RecvStream, SendStream, Session, SessionBody, StreamError};
@@ -170,6 +174,42 @@ async fn both_ends_learn_of_the_end() {
     // The connection continues.
     let response = within(client.send(get("/"))).await.unwrap();
     assert_eq!(response.status(), StatusCode::NOT_FOUND);
+}
+
+/// A capsule that is too short for a code ends the session all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_end_is_an_end() {
+    let (_site, client, mut sessions) = start(false).await;
+    // CLOSE_SESSION with two bytes of a code.
+    let capsule = Bytes::from_static(&[0x68, 0x43, 2, 0, 42]);
+    let mut request = Request::new(Endless(Some(capsule)));
+    *request.method_mut() = Method::CONNECT;
+    *request.uri_mut() = uri();
+    request
+        .extensions_mut()
+        .insert(Protocol::from_static("webtransport"));
+    let response = within(client.send(request)).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let session = within(sessions.recv()).await.unwrap();
+    assert_eq!(within(session.closed()).await.code, 0);
+}
+
+/// A body that never ends after its first data.
+struct Endless(Option<Bytes>);
+
+impl http_body::Body for Endless {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        match self.0.take() {
+            Some(data) => Poll::Ready(Some(Ok(http_body::Frame::data(data)))),
+            None => Poll::Pending,
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
