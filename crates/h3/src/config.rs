@@ -151,6 +151,7 @@ impl Config {
             enable_connect_protocol: is_server && self.accepts_connect_protocol(),
             h3_datagram: self.accepts_datagrams(),
             webtransport_max_sessions: self.webtransport,
+            only_new_webtransport: false,
         }
     }
 }

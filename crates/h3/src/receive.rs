@@ -15,6 +15,7 @@ use crate::error::{Code, Error};
 use crate::frame::{Fate, FrameReader, Piece, kind};
 use crate::qlog::{Frame, Side};
 use crate::shared::Shared;
+use crate::tunnels::is_session_id;
 
 /// A part of a message.
 #[derive(Debug)]
@@ -156,7 +157,12 @@ impl MessageReader {
                     kind::HEADERS if len > limit && phase != Phase::Trailers => {
                         Err(Broken::TooLarge)
                     }
-                    kind::WEBTRANSPORT_STREAM if is_first && webtransport => Ok(Fate::NoFrame),
+                    kind::WEBTRANSPORT_STREAM if webtransport && is_first => Ok(Fate::NoFrame),
+                    // draft-ietf-webtrans-http3 §4.3.
+                    kind::WEBTRANSPORT_STREAM if webtransport => Err(Broken::Connection(
+                        Code::H3_FRAME_ERROR,
+                        "WT_STREAM not at the beginning",
+                    )),
                     _ => {
                         let fate = fate(is_server, is_connect, phase, kind)?;
                         if kind == kind::DATA {
@@ -186,6 +192,10 @@ impl MessageReader {
                 }
                 Ok(Some(Piece::NoFrame(_, session))) => {
                     self.undecoded.armed = false;
+                    if !is_session_id(session) {
+                        let why = "no session has this id";
+                        return Poll::Ready(Err(Broken::Connection(Code::H3_ID_ERROR, why)));
+                    }
                     let rest = self.frames.take_rest();
                     return Poll::Ready(Ok(Part::WebTransport(session, rest)));
                 }

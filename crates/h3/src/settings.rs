@@ -17,7 +17,7 @@ mod id {
     pub(super) const ENABLE_WEBTRANSPORT: u64 = 0x2b60_3742;
     /// Of drafts 7 to 12; the value is a number of sessions.
     pub(super) const WEBTRANSPORT_MAX_SESSIONS: u64 = 0xc671_706a;
-    /// Of later drafts; the value is a flag.
+    /// Of draft 15 and later; the value is a flag.
     pub(super) const WT_ENABLED: u64 = 0x2c7c_f000;
 
     /// HTTP/2 settings that are errors here (RFC 9114 §7.2.4.1).
@@ -47,6 +47,8 @@ pub struct Settings {
     /// How many WebTransport sessions this end accepts at a time, in any of the drafts that
     /// browsers speak (draft-ietf-webtrans-http3).
     pub webtransport_max_sessions: u64,
+    /// Whether these are sessions of draft 15 and later only, whose requests name another protocol.
+    pub(crate) only_new_webtransport: bool,
 }
 
 impl Settings {
@@ -58,6 +60,7 @@ impl Settings {
         enable_connect_protocol: false,
         h3_datagram: false,
         webtransport_max_sessions: 0,
+        only_new_webtransport: false,
     };
 
     /// Reads the payload of a SETTINGS frame.
@@ -66,6 +69,7 @@ impl Settings {
     /// The payload is cut short, an identifier is repeated or forbidden, or a value is forbidden.
     pub(crate) fn parse(payload: &[u8]) -> Result<Self, Code> {
         let mut settings = Self::INITIAL;
+        let (mut old_webtransport, mut new_webtransport) = (0, 0);
         let mut seen = Vec::new();
         let mut reader = Reader::new(payload);
         while !reader.is_empty() {
@@ -81,14 +85,15 @@ impl Settings {
                 id::MAX_FIELD_SECTION_SIZE => settings.max_field_section_size = Some(value),
                 id::ENABLE_CONNECT_PROTOCOL => settings.enable_connect_protocol = flag(value)?,
                 id::H3_DATAGRAM => settings.h3_datagram = flag(value)?,
-                id::WEBTRANSPORT_MAX_SESSIONS => settings.webtransport_max_sessions = value,
-                id::ENABLE_WEBTRANSPORT | id::WT_ENABLED => {
-                    let sessions = &mut settings.webtransport_max_sessions;
-                    *sessions = value.max(*sessions);
+                id::WEBTRANSPORT_MAX_SESSIONS | id::ENABLE_WEBTRANSPORT => {
+                    old_webtransport = value.max(old_webtransport);
                 }
+                id::WT_ENABLED => new_webtransport = value,
                 _ => {}
             }
         }
+        settings.webtransport_max_sessions = old_webtransport.max(new_webtransport);
+        settings.only_new_webtransport = old_webtransport == 0 && new_webtransport > 0;
         // Sorted: comparing each with each would take time quadratic in a hostile peer's bytes.
         seen.sort_unstable();
         if seen.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -156,6 +161,7 @@ mod tests {
                 enable_connect_protocol: true,
                 h3_datagram: true,
                 webtransport_max_sessions: 3,
+                only_new_webtransport: false,
             },
         ] {
             let mut payload = Vec::new();
@@ -182,6 +188,22 @@ mod tests {
         ] {
             assert_eq!(Settings::parse(payload), Err(code), "{payload:?}");
         }
+    }
+
+    // test: draft-ietf-webtrans-http3 §3.2, §7.1
+    #[test]
+    fn the_settings_tell_drafts_of_webtransport_apart() {
+        let mut payload = Vec::new();
+        put_varint(&mut payload, id::WT_ENABLED);
+        put_varint(&mut payload, 1);
+        let settings = Settings::parse(&payload).unwrap();
+        assert_eq!(settings.webtransport_max_sessions, 1);
+        assert!(settings.only_new_webtransport);
+        put_varint(&mut payload, id::WEBTRANSPORT_MAX_SESSIONS);
+        put_varint(&mut payload, 4);
+        let settings = Settings::parse(&payload).unwrap();
+        assert_eq!(settings.webtransport_max_sessions, 4);
+        assert!(!settings.only_new_webtransport);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::error::Code;
 use crate::frame::{kind, put_frame, put_varint, stream_type};
 use crate::qlog::{Frame, Side};
 use crate::shared::Shared;
-use crate::tunnels::Arrival;
+use crate::tunnels::{Arrival, is_session_id};
 
 /// A frame type without meaning, so that peers learn to ignore these (RFC 9114 §7.2.8).
 const GREASE: u64 = 0x1f * 0x3_77c1 + 0x21;
@@ -310,6 +310,10 @@ impl PeerStream {
             Role::QpackDecoder => shared.on_decoder_stream(&chunk)?,
             Role::WebTransport(bytes, len) => {
                 if let Some(session) = first_varint(bytes, len, &mut chunk) {
+                    if !is_session_id(session) {
+                        let why = "no session has this id";
+                        return Err(Ended::Failed(Code::H3_ID_ERROR, why));
+                    }
                     return Ok(Fate::WebTransport(session, chunk));
                 }
             }

@@ -19,6 +19,12 @@ use crate::lock::lock;
 /// overtake the request on the way.
 const MAX_WAITING: usize = 64;
 
+/// Whether this can be the id of a WebTransport session: that of a client's bidirectional stream
+/// (draft-ietf-webtrans-http3 §4).
+pub(crate) const fn is_session_id(id: u64) -> bool {
+    id & 3 == 0
+}
+
 /// A stream or a datagram of a request.
 #[derive(Debug)]
 pub(crate) enum Arrival {

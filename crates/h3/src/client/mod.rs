@@ -103,6 +103,10 @@ impl SendRequest {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.0
+    }
+
     /// The connection.
     #[must_use]
     pub fn connection(&self) -> &Connection {

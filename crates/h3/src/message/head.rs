@@ -111,7 +111,11 @@ impl<'a> RequestHead<'a> {
         if !path.starts_with('/') && !asterisk {
             return Err(Malformed(":path does not begin with a slash"));
         }
-        if !path.bytes().all(|byte| byte > b' ' && byte != 0x7f) {
+        // Path and query: a fragment is not a part of them (RFC 9114 §4.3.1, RFC 3986 §3.5).
+        if !path
+            .bytes()
+            .all(|byte| byte > b' ' && !matches!(byte, 0x7f | b'#'))
+        {
             return Err(Malformed("invalid :path"));
         }
         match (self.authority, host) {

@@ -65,10 +65,8 @@ pub(super) struct How {
 impl How {
     pub(super) fn of<B>(request: &Request<B>) -> Self {
         let is_connect = *request.method() == Method::CONNECT;
-        let is_session = || {
-            (request.extensions().get::<Protocol>())
-                .is_some_and(|protocol| protocol.as_str() == webtransport::PROTOCOL)
-        };
+        let protocol = request.extensions().get::<Protocol>();
+        let is_session = || protocol.is_some_and(webtransport::is_session);
         Self {
             is_head: *request.method() == Method::HEAD,
             is_connect,

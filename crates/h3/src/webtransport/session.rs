@@ -13,8 +13,8 @@ use http::{Method, Request, Response};
 use http_body::{Body as _, Frame};
 use squall::DatagramError;
 
-use super::PROTOCOL;
 use super::stream::{RecvStream, SendStream, StreamError};
+use super::{PROTOCOL, PROTOCOL_H3, is_session};
 use crate::body::Body;
 use crate::client::SendRequest;
 use crate::error::Error;
@@ -77,8 +77,7 @@ struct State {
 )]
 pub fn accept(request: Request<Body>) -> Result<(Response<SessionBody>, Session), Request<Body>> {
     let asks = request.method() == Method::CONNECT
-        && (request.extensions().get::<Protocol>())
-            .is_some_and(|protocol| protocol.as_str() == PROTOCOL);
+        && (request.extensions().get::<Protocol>()).is_some_and(is_session);
     let tunnel = request.body().tunnel().filter(|_| asks);
     let Some(tunnel) = tunnel.map(Arc::new) else {
         return Err(request);
@@ -99,6 +98,13 @@ pub async fn connect(
     uri: http::Uri,
     headers: http::HeaderMap,
 ) -> Result<Result<Session, Response<Body>>, Error> {
+    let settings = client.shared().settings_arrived().await?;
+    // Servers of draft 15 and later know the new name; those of several drafts know both.
+    let protocol = if settings.only_new_webtransport {
+        PROTOCOL_H3
+    } else {
+        PROTOCOL
+    };
     let control = Arc::new(Control::default());
     let mut request = Request::new(SessionBody(Some(Arc::clone(&control))));
     *request.method_mut() = Method::CONNECT;
@@ -106,7 +112,7 @@ pub async fn connect(
     *request.headers_mut() = headers;
     request
         .extensions_mut()
-        .insert(Protocol::from_static(PROTOCOL));
+        .insert(Protocol::from_static(protocol));
     let response = client.send(request).await?;
     if !response.status().is_success() {
         control.end(Closed::default());
@@ -173,7 +179,7 @@ impl Session {
     /// Cancel-safe.
     pub async fn accept_bi(&self) -> Option<(SendStream, RecvStream)> {
         let (send, recv, first) = poll_fn(|cx| self.tunnel.poll_bi(cx)).await?;
-        let send = SendStream::new(send, Arc::clone(&self.tunnel));
+        let send = SendStream::new(send, 0, Arc::clone(&self.tunnel));
         Some((send, RecvStream::new(recv, first, Arc::clone(&self.tunnel))))
     }
 
@@ -190,15 +196,15 @@ impl Session {
     /// # Errors
     /// The session or the connection ended.
     pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), StreamError> {
+        let header = self.header(kind::WEBTRANSPORT_STREAM);
         let opening = async {
             let opening = self.tunnel.shared.connection.open_bi();
             let (mut send, recv) = opening.await.map_err(StreamError::ConnectionLost)?;
-            send.write_all(&self.header(kind::WEBTRANSPORT_STREAM))
-                .await?;
+            send.write_all(&header).await?;
             Ok((send, recv))
         };
         let (send, recv) = self.while_open(opening).await?;
-        let send = SendStream::new(send, Arc::clone(&self.tunnel));
+        let send = SendStream::new(send, header.len(), Arc::clone(&self.tunnel));
         let recv = RecvStream::new(recv, Bytes::new(), Arc::clone(&self.tunnel));
         Ok((send, recv))
     }
@@ -209,15 +215,19 @@ impl Session {
     /// # Errors
     /// The session or the connection ended.
     pub async fn open_uni(&self) -> Result<SendStream, StreamError> {
+        let header = self.header(stream_type::WEBTRANSPORT);
         let opening = async {
             let opening = self.tunnel.shared.connection.open_uni();
             let mut send = opening.await.map_err(StreamError::ConnectionLost)?;
-            send.write_all(&self.header(stream_type::WEBTRANSPORT))
-                .await?;
+            send.write_all(&header).await?;
             Ok(send)
         };
         let send = self.while_open(opening).await?;
-        Ok(SendStream::new(send, Arc::clone(&self.tunnel)))
+        Ok(SendStream::new(
+            send,
+            header.len(),
+            Arc::clone(&self.tunnel),
+        ))
     }
 
     /// Waits for `opening`, but not beyond the session's end.
@@ -391,7 +401,7 @@ fn poll_capsules(
 fn read_capsules(capsules: &mut FrameReader, data: Bytes) -> Option<Closed> {
     capsules.push(data);
     let fate = |kind: u64, len: u64| match kind {
-        CLOSE_SESSION if len > (MAX_REASON + 4) as u64 => Err(()),
+        CLOSE_SESSION if !(4..=MAX_REASON as u64 + 4).contains(&len) => Err(()),
         CLOSE_SESSION => Ok(Fate::Whole),
         _ => Ok(Fate::Skip),
     };

@@ -98,15 +98,24 @@ impl From<StreamError> for io::Error {
 #[derive(Debug)]
 pub struct SendStream {
     inner: squall::SendStream,
+    /// Bytes of the header before the application's data; none on streams of the peer.
+    header: u64,
+    has_ended: bool,
     /// The session lives as long as its streams.
     _session: Arc<TunnelHandle>,
 }
 
 impl SendStream {
-    pub(super) fn new(mut inner: squall::SendStream, session: Arc<TunnelHandle>) -> Self {
+    pub(super) fn new(
+        mut inner: squall::SendStream,
+        header: usize,
+        session: Arc<TunnelHandle>,
+    ) -> Self {
         inner.set_drop_code(to_http(0));
         Self {
             inner,
+            header: header as u64,
+            has_ended: false,
             _session: session,
         }
     }
@@ -138,6 +147,7 @@ impl SendStream {
     /// # Errors
     /// See [`StreamError`].
     pub fn finish(&mut self) -> Result<(), StreamError> {
+        self.has_ended = true;
         Ok(self.inner.finish()?)
     }
 
@@ -146,7 +156,18 @@ impl SendStream {
     /// # Errors
     /// See [`StreamError`].
     pub fn reset(&mut self, code: u32) -> Result<(), StreamError> {
-        Ok(self.inner.reset(to_http(code))?)
+        self.has_ended = true;
+        // §4.4: without the header the peer could not tell whose stream was reset.
+        Ok(self.inner.reset_at(to_http(code), self.header)?)
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        if !self.has_ended && self.header > 0 {
+            // An error means that the stream has ended anyway.
+            let _ = self.reset(0);
+        }
     }
 }
 
@@ -167,6 +188,7 @@ impl AsyncWrite for SendStream {
 
     /// Finishes the stream.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.has_ended = true;
         Pin::new(&mut self.inner).poll_shutdown(cx)
     }
 }

@@ -477,6 +477,7 @@ async fn what_clients_do_wrong() {
         bad(&[GET[0], GET[1], GET[2], (":path", "x")]),
         bad(&[GET[0], GET[1], GET[2], (":path", "*")]),
         bad(&[GET[0], GET[1], GET[2], (":path", "/a b")]),
+        bad(&[GET[0], GET[1], GET[2], (":path", "/a#b")]),
         bad(&[GET[0], GET[1], (":authority", ""), GET[3]]),
         bad(&[GET[0], GET[1], (":authority", "user@localhost"), GET[3]]),
         bad(&[(":method", ""), GET[1], GET[2], GET[3]]),

@@ -1,6 +1,10 @@
 //! WebTransport sessions and HTTP datagrams between this crate's client and server.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use squall_h3::client::{SendRequest, handshake_with};
 use squall_h3::webtransport::{self, RecvStream, SendStream, Session, SessionBody, StreamError};
@@ -124,6 +128,24 @@ async fn codes_of_streams_reach_the_other_application() {
     }
 }
 
+/// A reset does not overtake the header that says whose stream it is.
+// test: draft-ietf-webtrans-http3 §4.4
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_without_data_can_be_reset() {
+    let (_site, client, mut sessions) = start(false).await;
+    let near = session(&client).await;
+    let far = within(sessions.recv()).await.unwrap();
+    for (a, b) in [(&near, &far), (&far, &near)] {
+        let (mut send, _recv) = within(a.open_bi()).await.unwrap();
+        send.reset(7).unwrap();
+        let (_send, mut recv) = within(b.accept_bi()).await.unwrap();
+        assert_eq!(within(recv.read_chunk(1)).await, Err(StreamError::Code(7)));
+        drop(within(a.open_uni()).await.unwrap());
+        let mut recv = within(b.accept_uni()).await.unwrap();
+        assert_eq!(within(recv.read_chunk(1)).await, Err(StreamError::Code(0)));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn both_ends_learn_of_the_end() {
     let (_site, client, mut sessions) = start(true).await;
@@ -154,6 +176,42 @@ async fn both_ends_learn_of_the_end() {
     assert_eq!(response.status(), StatusCode::NOT_FOUND);
 }
 
+/// A capsule that is too short for a code ends the session all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_end_is_an_end() {
+    let (_site, client, mut sessions) = start(false).await;
+    // CLOSE_SESSION with two bytes of a code.
+    let capsule = Bytes::from_static(&[0x68, 0x43, 2, 0, 42]);
+    let mut request = Request::new(Endless(Some(capsule)));
+    *request.method_mut() = Method::CONNECT;
+    *request.uri_mut() = uri();
+    request
+        .extensions_mut()
+        .insert(Protocol::from_static("webtransport"));
+    let response = within(client.send(request)).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let session = within(sessions.recv()).await.unwrap();
+    assert_eq!(within(session.closed()).await.code, 0);
+}
+
+/// A body that never ends after its first data.
+struct Endless(Option<Bytes>);
+
+impl http_body::Body for Endless {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        match self.0.take() {
+            Some(data) => Poll::Ready(Some(Ok(http_body::Frame::data(data)))),
+            None => Poll::Pending,
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_reason_is_cut_at_a_character() {
     let (_site, client, mut sessions) = start(false).await;
@@ -180,6 +238,68 @@ async fn a_refused_session_is_a_response() {
         .await
         .unwrap();
     assert_eq!(refused.unwrap_err().status(), StatusCode::FORBIDDEN);
+}
+
+/// Clients of draft 15 and later ask for another protocol.
+// test: draft-ietf-webtrans-http3 §3.2
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_has_two_names() {
+    let (_site, client, mut sessions) = start(false).await;
+    for name in ["webtransport", "webtransport-h3"] {
+        let (_keep_open, body) = tokio::io::duplex(1);
+        let mut request = Request::new(Pending(body));
+        *request.method_mut() = Method::CONNECT;
+        *request.uri_mut() = uri();
+        request.extensions_mut().insert(Protocol::from_static(name));
+        let response = within(client.send(request)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        within(sessions.recv()).await.unwrap();
+    }
+}
+
+/// The code with which the other end closes the connection when a new stream begins with `bytes`.
+async fn code_of(connection: &squall::Connection, is_uni: bool, bytes: &[u8]) -> u64 {
+    let mut send = if is_uni {
+        within(connection.open_uni()).await.unwrap()
+    } else {
+        within(connection.open_bi()).await.unwrap().0
+    };
+    send.write_all(bytes).await.unwrap();
+    match within(connection.closed()).await {
+        squall::CloseReason::Application {
+            code, remote: true, ..
+        } => code,
+        other => panic!("{other}"),
+    }
+}
+
+// test: draft-ietf-webtrans-http3 §4, §4.3
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_impossible_sessions_end_the_connection() {
+    let (site, _, _sessions) = start(false).await;
+    let id_error = squall_h3::Code::H3_ID_ERROR.0;
+    for id in [1, 2, 3, 7] {
+        let at_server = site.connection().await;
+        assert_eq!(code_of(&at_server, true, &[0x40, 0x54, id]).await, id_error);
+        let at_server = site.connection().await;
+        assert_eq!(
+            code_of(&at_server, false, &[0x40, 0x41, id]).await,
+            id_error
+        );
+    }
+    for (is_uni, bytes) in [(true, [0x40, 0x54, 1]), (false, [0x40, 0x41, 1])] {
+        let site = Site::new();
+        let endpoint = site.endpoint.clone();
+        let accepting = tokio::spawn(async move { endpoint.accept().await.unwrap().await });
+        let config = Config::new().webtransport(4);
+        let _client = handshake_with(site.connection().await, config);
+        let at_client = within(accepting).await.unwrap().unwrap();
+        assert_eq!(code_of(&at_client, is_uni, &bytes).await, id_error);
+    }
+    // Not a frame, except at the beginning.
+    let connection = site.connection().await;
+    let code = code_of(&connection, false, &[0x21, 0, 0x40, 0x41, 0]).await;
+    assert_eq!(code, squall_h3::Code::H3_FRAME_ERROR.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
