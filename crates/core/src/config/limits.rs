@@ -52,6 +52,8 @@ pub(crate) const MAX_NEW_TOKENS: u8 = 8;
 /// The shortest time for which acknowledgements are held back on request
 /// (draft-ietf-quic-ack-frequency §3).
 pub(crate) const MIN_ACK_DELAY: Duration = Duration::from_millis(1);
+/// The largest `initial_rtt`: probe timeouts are multiples of it.
+pub(crate) const MAX_INITIAL_RTT: Duration = Duration::from_secs(60);
 /// The largest DATAGRAM frame accepted, in bytes (RFC 9221 §3): any that fits into a packet.
 pub(crate) const MAX_DATAGRAM_FRAME: u64 = 65_535;
 /// The lowest `max_packets_in_flight`: a few full bundles.

@@ -8,8 +8,8 @@ use squall_wire::{VERSION_1, VERSION_2, varint};
 
 use super::ablation::Ablation;
 use super::limits::{
-    LEAST_CRYPTO_BUFFER, LEAST_MAX_UDP_PAYLOAD, LEAST_PACKETS_IN_FLIGHT, MAX_NEW_TOKENS,
-    MAX_STREAMS, MAX_UDP_PAYLOAD, MIN_ACK_DELAY, MIN_UDP_PAYLOAD,
+    LEAST_CRYPTO_BUFFER, LEAST_MAX_UDP_PAYLOAD, LEAST_PACKETS_IN_FLIGHT, MAX_INITIAL_RTT,
+    MAX_NEW_TOKENS, MAX_STREAMS, MAX_UDP_PAYLOAD, MIN_ACK_DELAY, MIN_UDP_PAYLOAD,
 };
 use crate::algorithm::{CongestionAlgorithm, CongestionControllerFactory};
 
@@ -107,7 +107,8 @@ pub struct TransportConfig {
     /// retransmitted. The default is 200 ms instead of the 333 ms that RFC 9002 §6.2.2 recommends:
     /// at 30 % loss in each direction, a handshake takes 0.44 s instead of 0.72 s on a 10 ms path
     /// and 1.97 s instead of 2.25 s on a 300 ms path, and no extra datagrams are sent up to 600 ms
-    /// (means of 200 simulator seeds). On slower paths, a larger value saves datagrams.
+    /// (means of 200 simulator seeds). On slower paths, a larger value saves datagrams. At most a
+    /// minute.
     pub initial_rtt: Duration,
     /// Congestion control algorithm.
     pub congestion: CongestionAlgorithm,
@@ -325,8 +326,11 @@ impl TransportConfig {
         if self.max_udp_payload < LEAST_MAX_UDP_PAYLOAD {
             return Err("max_udp_payload must be at least 512 bytes");
         }
-        if self.initial_udp_payload < MIN_UDP_PAYLOAD {
-            return Err("initial_udp_payload must be at least 1200 bytes (RFC 9000 §14)");
+        if self.max_udp_payload > MAX_UDP_PAYLOAD {
+            return Err("max_udp_payload must be at most 65527 bytes");
+        }
+        if !(MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD).contains(&self.initial_udp_payload) {
+            return Err("initial_udp_payload must be 1200 to 65527 bytes (RFC 9000 §14)");
         }
         if self.min_udp_payload < MIN_UDP_PAYLOAD
             || self.min_udp_payload > self.max_udp_payload.max(MIN_UDP_PAYLOAD)
@@ -374,8 +378,8 @@ impl TransportConfig {
                 "key_update_after must be below confidentiality_limit, and integrity_limit above 0",
             );
         }
-        if self.initial_rtt.is_zero() {
-            return Err("initial_rtt must not be zero");
+        if self.initial_rtt.is_zero() || self.initial_rtt > MAX_INITIAL_RTT {
+            return Err("initial_rtt must be above zero and at most a minute");
         }
         if self.max_ack_delay >= Duration::from_millis(1 << 14) {
             return Err("max_ack_delay must be below 2^14 ms (RFC 9000 §18.2)");

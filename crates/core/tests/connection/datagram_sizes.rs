@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use squall_core::{EndpointConfig, Time, TransportConfig};
@@ -205,4 +206,43 @@ fn what_every_path_carries_is_sent_from_the_first_data_on() {
         assert!(wrong.check().unwrap_err().contains("min_udp_payload"));
     }
     assert_eq!(transport().max_udp_payload(600).check(), Ok(()));
+}
+
+// test: RFC 9000 §18.2 — no datagram is larger.
+#[test]
+fn no_setting_asks_for_more_than_udp_carries() {
+    let transport = TransportConfig::default;
+    let largest = transport()
+        .max_udp_payload(65_527)
+        .initial_udp_payload(65_527);
+    assert_eq!(largest.check(), Ok(()));
+    for (wrong, name) in [
+        (transport().max_udp_payload(65_528), "max_udp_payload"),
+        (
+            transport().initial_udp_payload(65_528),
+            "initial_udp_payload",
+        ),
+    ] {
+        assert!(wrong.check().unwrap_err().contains(name));
+    }
+}
+
+/// Probe timeouts are multiples of it.
+#[test]
+fn the_first_estimate_of_the_rtt_is_bounded() {
+    let initial_rtt = |rtt| TransportConfig::default().initial_rtt(rtt);
+    let minute = Duration::from_secs(60);
+    assert_eq!(initial_rtt(minute).check(), Ok(()));
+    for wrong in [
+        Duration::ZERO,
+        minute + Duration::from_nanos(1),
+        Duration::MAX,
+    ] {
+        assert!(
+            initial_rtt(wrong)
+                .check()
+                .unwrap_err()
+                .contains("initial_rtt")
+        );
+    }
 }
