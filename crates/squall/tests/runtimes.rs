@@ -11,7 +11,9 @@ use std::io;
 use std::time::Duration;
 
 use common::{ALPN, ANY, Identity, Pair, pattern, within};
-use squall::{Builder, CloseReason, Connection, Stage, TransportConfig, WorkerEndReason};
+use squall::{
+    Builder, CloseReason, Connection, Stage, TransportConfig, WorkerEndReason, WriteError,
+};
 use tokio::runtime::{Handle, Runtime};
 
 /// What applications run on.
@@ -138,6 +140,7 @@ fn a_runtime_that_shuts_down_ends_its_connections() {
             let server = pair.server.clone();
             async move { server.accept().await.is_none() }
         });
+        let mut stream = outside.block_on(within(pair.near.open_uni())).unwrap();
         let ending = outside.spawn({
             let server = pair.server.clone();
             async move { server.worker_ended().await }
@@ -156,6 +159,15 @@ fn a_runtime_that_shuts_down_ends_its_connections() {
             "{ended}"
         );
         assert!(outside.block_on(within(accepting)).unwrap());
+        // Nothing is taken that cannot be sent.
+        let lost = WriteError::ConnectionLost(ended);
+        let written = outside.block_on(within(stream.write(b"abc")));
+        assert_eq!(written, Err(lost.clone()));
+        assert_eq!(stream.finish(), Err(lost));
+        let sent = pair.near.send_datagram("abc".into());
+        assert!(sent.is_err(), "{sent:?}");
+        let sent = outside.block_on(within(pair.near.send_datagram_wait("abc".into())));
+        assert!(sent.is_err(), "{sent:?}");
         let address = pair.server.local_addr().unwrap();
         assert!(pair.client.connect(address, "localhost").is_err());
     }

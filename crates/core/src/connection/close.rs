@@ -196,6 +196,14 @@ impl Connection {
         concerned
     }
 
+    /// Ends the connection without a packet, for an owner that can no longer send. What has arrived
+    /// can still be read.
+    pub fn cut_off(&mut self, now: Time, reason: CloseReason) {
+        if !self.is_drained() {
+            self.abandon(now, reason);
+        }
+    }
+
     /// Ends the connection without CONNECTION_CLOSE: idle timeout, stateless reset, no route.
     pub(super) fn abandon(&mut self, now: Time, reason: CloseReason) {
         let reported = self.is_closed();

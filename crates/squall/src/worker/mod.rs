@@ -57,6 +57,7 @@ pub(crate) use state::{Line, SendEnd, State, register};
 pub(crate) use waiters::Ticket;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -483,6 +484,9 @@ impl Drop for Worker {
             state.removed = true;
             connection.end_measuring(&mut state);
             self.reports.cut_off(self.now, &mut state, &reason);
+            // A connection whose code has panicked may do so again.
+            let core = AssertUnwindSafe(|| state.core.cut_off(self.now, reason.clone()));
+            let _ = catch_unwind(core);
             state.on_closed(reason.clone(), &mut self.to_wake.direct);
         }
         if let Some(all) = &self.shared.common.memory {
