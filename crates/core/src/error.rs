@@ -143,6 +143,8 @@ pub enum MigrateError {
     NoConnectionId,
     /// The path does not lead to the server's address.
     OtherServer,
+    /// The local address is not of the address family of the server's.
+    OtherFamily,
     /// The connection already uses this path.
     SamePath,
     /// Path validation failed: no response arrived on the path (RFC 9000 §8.2.4).
@@ -159,6 +161,9 @@ impl fmt::Display for MigrateError {
             Self::Forbidden => "the server forbids migration (disable_active_migration)",
             Self::NoConnectionId => "the server has issued no spare connection id",
             Self::OtherServer => "the path does not lead to the server's address",
+            Self::OtherFamily => {
+                "the local address and the server's are not of the same address family"
+            }
             Self::SamePath => "the connection already uses this path",
             Self::NotValidated => "path validation failed: the server did not answer on that path",
             Self::Closed => "the connection is closed",

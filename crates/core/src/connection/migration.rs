@@ -199,6 +199,14 @@ impl Connection {
         if path.remote != self.paths.active.path.remote {
             return Err(MigrateError::OtherServer);
         }
+        // An IPv4-mapped address is an IPv4 address.
+        let is_ipv4 = |address: IpAddr| address.to_canonical().is_ipv4();
+        if path
+            .local
+            .is_some_and(|local| is_ipv4(local) != is_ipv4(path.remote.ip()))
+        {
+            return Err(MigrateError::OtherFamily);
+        }
         if how == Move::WhenValidated && path::same(&path, &self.paths.active.path) {
             return Err(MigrateError::SamePath);
         }

@@ -1,7 +1,7 @@
 //! Clients that move (RFC 9000 §9.2) and servers that ask them to (§9.6). The pair's guard checks
 //! that no connection id is seen on two paths of a client.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use squall_core::{Connection, MigrateError, Move};
 use squall_sim::{Failure, Outgoing, Plan, Rng, Setup, Simulation};
@@ -305,6 +305,14 @@ fn what_is_refused() {
     assert_eq!(
         client.migrate(now, home, Move::WhenValidated),
         Err(MigrateError::SamePath)
+    );
+    let other_family = Path {
+        local: Some(Ipv6Addr::LOCALHOST.into()),
+        ..home
+    };
+    assert_eq!(
+        client.migrate(now, other_family, Move::WhenValidated),
+        Err(MigrateError::OtherFamily)
     );
     // Three spare ids, for three paths.
     for n in 1..=3 {
