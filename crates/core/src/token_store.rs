@@ -42,7 +42,8 @@ pub(crate) const MAX_TOKEN_LEN: usize = 512;
 /// }
 /// ```
 pub trait TokenStore: fmt::Debug + Send + Sync {
-    /// Keeps a token of `server_name` for connections that start with `version`.
+    /// Keeps a token of `server_name` for connections that start with `version`. A server may repeat
+    /// a token after a loss: the store discards one that it has (RFC 9000 §19.7).
     fn insert(&self, server_name: &str, version: u32, token: &[u8]);
 
     /// Removes a token and returns it. One of more than 512 bytes is not used.
@@ -77,6 +78,9 @@ impl TokenStore for MemoryTokenStore {
         }
         let mut entries = self.entries();
         let alike = |entry: &Entry| *entry.server_name == *server_name;
+        if entries.iter().any(|e| alike(e) && *e.token == *token) {
+            return;
+        }
         if entries.iter().filter(|e| alike(e)).count() == MAX_OF_SERVER
             && let Some(oldest) = entries.iter().position(alike)
         {
@@ -110,6 +114,8 @@ mod tests {
         let store = MemoryTokenStore::default();
         store.insert("a", 1, b"one");
         store.insert("a", 1, b"two");
+        // RFC 9000 §19.7: a server repeats one that it takes for lost.
+        store.insert("a", 1, b"one");
         store.insert("a", 2, b"other");
         assert_eq!(store.take("b", 1), None);
         assert_eq!(store.take("a", 1).unwrap(), b"two");
