@@ -207,16 +207,17 @@ impl Endpoint {
             SocketAddr::V4(_) => remote.is_ipv4(),
             SocketAddr::V6(local) => {
                 let local = local.ip();
+                let both = local.is_unspecified() && !self.0.settings.only_v6;
                 remote.is_ipv6() && local.to_ipv4_mapped().is_none()
-                    || remote.is_ipv4()
-                        && (local.is_unspecified() || local.to_ipv4_mapped().is_some())
+                    || remote.is_ipv4() && (both || local.to_ipv4_mapped().is_some())
             }
         })
     }
 
     /// Waits for the next incoming connection attempt. Returns `None` once the endpoint is closed,
     /// and while none of its workers runs (see [`worker_ended`](Self::worker_ended)): restart a
-    /// worker, then call again. Cancel-safe: a future that is dropped has taken no attempt.
+    /// worker, then call again. Without a server configuration it waits until there is one.
+    /// Cancel-safe: a future that is dropped has taken no attempt.
     pub fn accept(&self) -> Accept {
         Accept {
             place: AcceptPlace::for_offers(&self.0.common),
@@ -278,7 +279,8 @@ impl Endpoint {
     /// Replaces the sockets with new ones bound to `addr`, one per worker, as in [`Builder::bind`].
     /// Client connections migrate there without waiting for validation (RFC 9000 §9.2): each when
     /// it next sends, and idle ones at 32 per millisecond and worker. Their servers validate the
-    /// new address. Every connection stays on its worker.
+    /// new address. Every connection stays on its worker. A connection whose server is of another
+    /// address family than `addr` can send nothing until the next call.
     ///
     /// # Errors
     /// The system refused a socket, or a worker has ended and was not
@@ -427,10 +429,9 @@ impl Endpoint {
         workers.map(|one| one.shared.stats()).collect()
     }
 
-    /// What the kernel granted to each socket: bundle sizes and buffer sizes.
+    /// What the kernel granted to each socket: bundle sizes and buffer sizes. All zero while no
+    /// worker runs.
     #[must_use]
-    ///
-    /// All zero while no worker runs.
     pub fn limits(&self) -> squall_udp::Limits {
         let sockets = worker::lock(&self.0.common.sockets);
         let first = sockets.sockets().next();

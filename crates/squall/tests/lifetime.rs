@@ -617,6 +617,11 @@ async fn unreachable_addresses_are_told_at_once() {
     let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
     let plain = server.local_addr().unwrap();
     let mapped = format!("[::ffff:127.0.0.1]:{}", plain.port());
+    let config = identity.client(ALPN, TransportConfig::default());
+    let only_v6 = Builder::new("[::]:0".parse().unwrap()).client(config);
+    let only_v6 = only_v6.only_v6(true).bind().unwrap();
+    let refused = only_v6.connect(plain, "localhost").err();
+    assert_eq!(refused, Some(ConnectError::InvalidRemoteAddress(plain)));
     let client = client("[::]:0");
     let connecting = client.connect(mapped.parse().unwrap(), "localhost");
     let accepting = async { server.accept().await.unwrap().await };
