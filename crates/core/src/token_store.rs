@@ -42,8 +42,8 @@ pub(crate) const MAX_TOKEN_LEN: usize = 512;
 /// }
 /// ```
 pub trait TokenStore: fmt::Debug + Send + Sync {
-    /// Keeps a token of `server_name` for connections that start with `version`. A server may repeat
-    /// a token after a loss: the store discards one that it has (RFC 9000 §19.7).
+    /// Keeps a token of `server_name` for connections that start with `version`. A server may
+    /// repeat a token after a loss: the store discards one that it has (RFC 9000 §19.7).
     fn insert(&self, server_name: &str, version: u32, token: &[u8]);
 
     /// Removes a token and returns it. One of more than 512 bytes is not used.

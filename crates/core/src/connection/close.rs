@@ -185,9 +185,9 @@ impl Connection {
         self.side == Side::Client && !self.is_closed() && self.stats.datagrams_received == 0
     }
 
-    /// Reports that the system cannot send to `remote`, for this reason. If nothing has arrived yet,
-    /// a client's connection to it ends. Any other waits: there may be a route again, or the client
-    /// may migrate. Returns whether the connection has ended.
+    /// Reports that the system cannot send to `remote`, for this reason. If nothing has arrived
+    /// yet, a client's connection to it ends. Any other waits: there may be a route again, or the
+    /// client may migrate. Returns whether the connection has ended.
     pub fn on_unreachable(&mut self, now: Time, remote: SocketAddr, why: io::ErrorKind) -> bool {
         let concerned = self.is_first_flight() && self.paths.active.path.remote == remote;
         if concerned {

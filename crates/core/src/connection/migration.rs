@@ -119,8 +119,8 @@ impl Connection {
                 self.activate(now, tag, false);
             }
         } else {
-            // RFC 9000 §8.2.3: the address is validated, but not yet that 1200 bytes get through; or
-            // the path waits for an id.
+            // RFC 9000 §8.2.3: the address is validated, but not yet that 1200 bytes get through.
+            // Or the path waits for an id.
             self.validate(now, tag, then_move);
         }
         if self.paths.active.tag == tag {

@@ -28,8 +28,8 @@ fn trials_end_as_they_have_to() {
     }
 }
 
-/// Trials that have failed, and that no other test repeats: with the certificate of a client filling
-/// its window, the client did not answer challenges.
+/// Trials that have failed, and that no other test repeats: a client whose certificate filled its
+/// window did not answer challenges.
 #[test]
 fn trials_that_have_failed_succeed() {
     sweep(&[111_175], run_seed);
