@@ -86,7 +86,9 @@ pub(crate) fn connect(
             failure: explain(&error, address),
             is_unreachable: matches!(
                 error,
-                CloseReason::HandshakeTimeout | CloseReason::IdleTimeout
+                CloseReason::HandshakeTimeout
+                    | CloseReason::IdleTimeout
+                    | CloseReason::Unreachable(_)
             ),
         })?);
     }
