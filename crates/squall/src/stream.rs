@@ -743,7 +743,8 @@ impl RecvStream {
     /// dropped, what was read is lost.
     ///
     /// # Errors
-    /// As [`read_chunk`](Self::read_chunk), or the stream is longer than `limit`.
+    /// As [`read_chunk`](Self::read_chunk), or the stream is longer than `limit`. What was read is
+    /// lost then, too.
     pub async fn read_to_end(&mut self, limit: usize) -> Result<Vec<u8>, ReadToEndError> {
         let mut all = Vec::new();
         while let Some(chunk) = self.read_chunk(usize::MAX).await? {
