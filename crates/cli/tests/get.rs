@@ -177,6 +177,21 @@ fn a_silent_server_is_given_up() {
 }
 
 #[test]
+fn errors_show_no_password() {
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let at = silent.local_addr().expect("an address");
+    let secret = format!("https://user:secret@{at}/");
+    for url in [&*secret, "https://user:secret@localhost:99999/"] {
+        let args = ["--http3-only", "-k", "--connect-timeout", "0.3", url];
+        let output = get(&args);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_ne!(code(&output), 0, "{message}");
+        assert!(message.contains("https://"), "{message}");
+        assert!(!message.contains("secret"), "{message}");
+    }
+}
+
+#[test]
 fn wrong_arguments_are_named() {
     for (args, named) in [
         (&["http://localhost/"][..], "https://"),
@@ -185,6 +200,7 @@ fn wrong_arguments_are_named() {
         (&["--json", "https://localhost/"], "--json"),
         (&["-H", "x", "https://localhost/"], "NAME: VALUE"),
         (&["--cacert", "/none", "https://localhost/"], "/none"),
+        (&["https://localhost:99999/"], "99999"),
     ] {
         let output = get(args);
         let message = String::from_utf8_lossy(&output.stderr);
