@@ -9,6 +9,7 @@
 //!   doctor    what this machine has, and what was chosen for it
 //!   kernels   kernels of packet protection by name; SQUALL_CPU
 //!   trust     the servers that clients trust
+//!   port      ports of URLs
 //!   output    lines and JSON to standard output
 //!   completions, version    completions and man pages for an installation, the build
 //! ```
@@ -21,6 +22,7 @@ mod get;
 mod kernels;
 mod output;
 mod perf;
+mod port;
 mod serve;
 mod trust;
 mod version;

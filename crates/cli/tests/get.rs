@@ -5,8 +5,10 @@
 mod client;
 mod common;
 
+use std::io::Read as _;
 use std::net::UdpSocket;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use client::{Folder, Server};
 
@@ -14,6 +16,14 @@ use client::{Folder, Server};
 fn get(args: &[&str]) -> Output {
     let mut squall = Command::new(env!("CARGO_BIN_EXE_squall"));
     squall.arg("get").args(args).output().expect("squall runs")
+}
+
+/// Starts `squall get` with standard output to a pipe.
+fn start(args: &[&str]) -> std::process::Child {
+    let mut squall = Command::new(env!("CARGO_BIN_EXE_squall"));
+    squall.arg("get").args(args);
+    squall.stdout(Stdio::piped()).stderr(Stdio::null());
+    squall.spawn().expect("squall runs")
 }
 
 fn code(output: &Output) -> i32 {
@@ -177,6 +187,63 @@ fn a_silent_server_is_given_up() {
 }
 
 #[test]
+fn errors_show_no_password() {
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let at = silent.local_addr().expect("an address");
+    let secret = format!("https://user:secret@{at}/");
+    for url in [&*secret, "https://user:secret@localhost:99999/"] {
+        let args = ["--http3-only", "-k", "--connect-timeout", "0.3", url];
+        let output = get(&args);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_ne!(code(&output), 0, "{message}");
+        assert!(message.contains("https://"), "{message}");
+        assert!(!message.contains("secret"), "{message}");
+    }
+}
+
+/// Stops the server, which has nothing to wait for if its clients have closed their connections.
+fn assert_left(server: Server) {
+    let began = Instant::now();
+    assert_eq!(server.stop(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn connections_end_when_writing_fails() {
+    let folder = Folder::new();
+    folder.write("large", bytes(50_000_000));
+    let (server, url) = serve(&folder, &["--grace-period", "30"]);
+    let url = format!("{url}/large");
+    let output = get(&["-k", "--http3-only", "-o", "/dev/full", &url]);
+    assert_eq!(code(&output), 23, "{output:?}");
+    let mut squall = start(&["-k", "--http3-only", &url]);
+    let mut pipe = squall.stdout.take().expect("piped");
+    pipe.read_exact(&mut [0; 10]).expect("the beginning");
+    drop(pipe);
+    assert_eq!(squall.wait().expect("it ends").code(), Some(23));
+    assert_left(server);
+}
+
+#[test]
+fn connections_end_with_an_interrupt() {
+    let folder = Folder::new();
+    folder.write("large", bytes(50_000_000));
+    let (server, url) = serve(&folder, &["--grace-period", "30"]);
+    let url = format!("{url}/large");
+    for stage in ["blocked", "reading"] {
+        let mut squall = start(&["-k", "--http3-only", &url]);
+        let mut pipe = squall.stdout.take().expect("piped");
+        pipe.read_exact(&mut [0; 10]).expect("the beginning");
+        common::signal(&squall, "INT");
+        if stage == "reading" {
+            std::io::copy(&mut pipe, &mut std::io::sink()).expect("the rest");
+        }
+        assert_eq!(squall.wait().expect("it ends").code(), Some(130), "{stage}");
+    }
+    assert_left(server);
+}
+
+#[test]
 fn wrong_arguments_are_named() {
     for (args, named) in [
         (&["http://localhost/"][..], "https://"),
@@ -185,6 +252,7 @@ fn wrong_arguments_are_named() {
         (&["--json", "https://localhost/"], "--json"),
         (&["-H", "x", "https://localhost/"], "NAME: VALUE"),
         (&["--cacert", "/none", "https://localhost/"], "/none"),
+        (&["https://localhost:99999/"], "99999"),
     ] {
         let output = get(args);
         let message = String::from_utf8_lossy(&output.stderr);

@@ -54,14 +54,25 @@ impl Buffer {
         self.bytes.get(self.begin..).unwrap_or_default()
     }
 
-    /// Writes as much as there is room for.
+    /// Writes everything, and ends the stream with it if it is the last of the message.
     pub(crate) fn poll_write(
         &mut self,
         send: &mut SendStream,
         cx: &mut Context<'_>,
+        is_last: bool,
     ) -> Poll<Result<(), Error>> {
-        while self.begin < self.bytes.len() {
-            self.begin += ready!(send.poll_write(cx, self.unwritten()))?;
+        loop {
+            let rest = self.unwritten();
+            let written = match rest.len() {
+                _ if is_last => ready!(send.poll_write_last(cx, rest))?,
+                0 => 0,
+                _ => ready!(send.poll_write(cx, rest))?,
+            };
+            let is_whole = written == rest.len();
+            self.begin += written;
+            if is_whole {
+                break;
+            }
         }
         self.bytes.clear();
         self.begin = 0;
@@ -224,11 +235,7 @@ impl<B: SendBody> MessageSender<B> {
             }
             let this = self.as_mut().project();
             match this.state {
-                State::Done => return Poll::Ready(Ok(())),
-                State::Ending => {
-                    this.send.finish()?;
-                    return Poll::Ready(Ok(()));
-                }
+                State::Done | State::Ending => return Poll::Ready(Ok(())),
                 State::Body if *this.written > UNSENT => {
                     ready!(this.send.poll_unsent(cx, UNSENT))?;
                 }
@@ -253,14 +260,20 @@ impl<B: SendBody> MessageSender<B> {
         }
     }
 
-    /// Writes what is waiting.
+    /// Writes what is waiting, and ends the stream with it if nothing follows: an end that is sent
+    /// by itself costs a packet.
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let this = self.project();
-        ready!(this.buffer.poll_write(this.send, cx))?;
+        let ends = *this.state == State::Ending;
+        let is_last = ends && this.chunk.is_empty();
+        ready!(this.buffer.poll_write(this.send, cx, is_last))?;
         // The head is the first that the buffer holds.
         *this.has_begun = true;
         while !this.chunk.is_empty() {
-            ready!(this.send.poll_write_chunk(cx, this.chunk))?;
+            ready!(match ends {
+                true => this.send.poll_write_last_chunk(cx, this.chunk),
+                false => this.send.poll_write_chunk(cx, this.chunk),
+            })?;
         }
         Poll::Ready(Ok(()))
     }

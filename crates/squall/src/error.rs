@@ -166,6 +166,15 @@ impl From<ReadError> for ReadToEndError {
     }
 }
 
+impl From<ReadToEndError> for io::Error {
+    fn from(error: ReadToEndError) -> Self {
+        match error {
+            ReadToEndError::Read(error) => error.into(),
+            ReadToEndError::TooLong => Self::new(io::ErrorKind::InvalidData, error),
+        }
+    }
+}
+
 /// Why a buffer could not be filled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -192,6 +201,15 @@ impl std::error::Error for ReadExactError {}
 impl From<ReadError> for ReadExactError {
     fn from(error: ReadError) -> Self {
         Self::Read(error)
+    }
+}
+
+impl From<ReadExactError> for io::Error {
+    fn from(error: ReadExactError) -> Self {
+        match error {
+            ReadExactError::Read(error) => error.into(),
+            ReadExactError::FinishedEarly(_) => Self::new(io::ErrorKind::UnexpectedEof, error),
+        }
     }
 }
 
@@ -223,6 +241,23 @@ mod tests {
             kind(CloseReason::HandshakeTimeout.into()),
             io::ErrorKind::TimedOut
         );
+        for (error, kind) in [
+            (
+                io::Error::from(ReadToEndError::Read(ReadError::Reset(7))),
+                io::ErrorKind::ConnectionReset,
+            ),
+            (ReadToEndError::TooLong.into(), io::ErrorKind::InvalidData),
+            (
+                ReadExactError::Read(ReadError::Closed).into(),
+                io::ErrorKind::NotConnected,
+            ),
+            (
+                ReadExactError::FinishedEarly(3).into(),
+                io::ErrorKind::UnexpectedEof,
+            ),
+        ] {
+            assert_eq!(error.kind(), kind, "{error}");
+        }
         assert_eq!(
             ReadToEndError::from(ReadError::Reset(7)).to_string(),
             "the peer reset the stream with code 7"

@@ -105,6 +105,29 @@ impl SendStream {
         })
     }
 
+    /// Writes with `write`, and ends the stream if that has taken all `len` bytes, before anything
+    /// of it can be sent.
+    fn poll_write_last_with(
+        &mut self,
+        cx: &Context<'_>,
+        len: usize,
+        write: impl FnOnce(&mut squall_core::Connection) -> Result<usize, squall_core::WriteError>,
+    ) -> Poll<Result<usize, WriteError>> {
+        let id = self.id;
+        let written = self.poll_write_with(cx, |core| {
+            // Only the end needs no room.
+            let written = if len > 0 { write(core)? } else { 0 };
+            if written == len {
+                core.finish(id)?;
+            }
+            Ok(written)
+        });
+        if matches!(written, Poll::Ready(Ok(written)) if written == len) {
+            self.ended = true;
+        }
+        written
+    }
+
     /// As [`write`](Self::write), for futures written by hand. The task of the last call is woken
     /// when there is room.
     ///
@@ -130,6 +153,39 @@ impl SendStream {
         chunk: &mut Bytes,
     ) -> Poll<Result<usize, WriteError>> {
         self.poll_write_bytes(cx, chunk)
+    }
+
+    /// As [`poll_write`](Self::poll_write), for the last data of the stream: if all of `data` is
+    /// taken, the stream is finished in the same step, so that the end is sent in the frame of the
+    /// last byte. After separate calls of `write` and [`finish`](Self::finish) it may need a packet
+    /// of its own. Without data it only finishes the stream.
+    ///
+    /// If fewer bytes than `data` has are taken, call it again with the rest.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write). The stream is not finished.
+    pub fn poll_write_last(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<Result<usize, WriteError>> {
+        let (id, front) = (self.id, data.get(..MAX_COPY).unwrap_or(data));
+        self.poll_write_last_with(cx, data.len(), |core| core.write_copy(id, front))
+    }
+
+    /// As [`poll_write_chunk`](Self::poll_write_chunk), for the last data of the stream: see
+    /// [`poll_write_last`](Self::poll_write_last). The stream is finished if `chunk` is empty
+    /// afterwards.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write). The stream is not finished.
+    pub fn poll_write_last_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+        chunk: &mut Bytes,
+    ) -> Poll<Result<usize, WriteError>> {
+        let id = self.id;
+        self.poll_write_last_with(cx, chunk.len(), |core| core.write(id, chunk))
     }
 
     /// Ready when at most `bytes` of the written data still wait to be sent for the first time, as
@@ -180,6 +236,24 @@ impl SendStream {
             data = data.get(written..).unwrap_or_default();
         }
         Ok(())
+    }
+
+    /// Writes all of `data` and finishes the stream, so that the end is sent in the frame of the
+    /// last byte. After separate calls of [`write_all`](Self::write_all) and
+    /// [`finish`](Self::finish) it may need a packet of its own. Not cancel-safe: if the future is
+    /// dropped, a part is written, and how much is not known.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); some of `data` may have been written, and the stream is not
+    /// finished.
+    pub async fn write_last(&mut self, mut data: &[u8]) -> Result<(), WriteError> {
+        loop {
+            let written = poll_fn(|cx| self.poll_write_last(cx, data)).await?;
+            if written == data.len() {
+                return Ok(());
+            }
+            data = data.get(written..).unwrap_or_default();
+        }
     }
 
     /// Writes a whole chunk without copying it. A small one is copied, which costs less: up to 256

@@ -48,6 +48,70 @@ async fn echo_of_a_few_bytes() {
     assert_eq!(send.finish().unwrap_err(), WriteError::Closed);
 }
 
+/// Takes what has arrived, and whether the end has arrived with it.
+async fn first_chunk(recv: &mut RecvStream) -> (Bytes, bool) {
+    let chunk = within(recv.read_chunk(1000)).await.unwrap().unwrap();
+    let mut next = std::pin::pin!(recv.read_chunk(1000));
+    let end = next
+        .as_mut()
+        .poll(&mut Context::from_waker(std::task::Waker::noop()));
+    (chunk, matches!(end, Poll::Ready(Ok(None))))
+}
+
+#[tokio::test]
+async fn the_end_is_in_the_frame_of_the_last_byte() {
+    let pair = Pair::new().await;
+    let expected = (Bytes::from_static(b"all"), true);
+    for _ in 0..500 {
+        let mut send = within(pair.near.open_uni()).await.unwrap();
+        within(send.write_last(b"all")).await.unwrap();
+        let mut recv = within(pair.far.accept_uni()).await.unwrap();
+        assert_eq!(first_chunk(&mut recv).await, expected);
+        assert_eq!(send.finish().unwrap_err(), WriteError::Closed);
+
+        let mut send = within(pair.near.open_uni()).await.unwrap();
+        let mut chunk = Bytes::from_static(b"all");
+        let last = std::future::poll_fn(|cx| send.poll_write_last_chunk(cx, &mut chunk));
+        assert_eq!(within(last).await, Ok(3));
+        assert!(chunk.is_empty());
+        let mut recv = within(pair.far.accept_uni()).await.unwrap();
+        assert_eq!(first_chunk(&mut recv).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn the_last_data_may_be_long_or_empty() {
+    let pair = Pair::new().await;
+    for len in [0, 10_000_000] {
+        let mut send = within(pair.near.open_uni()).await.unwrap();
+        let data = pattern(len, 1);
+        let write = async { send.write_last(&data).await.unwrap() };
+        let read = async {
+            let mut recv = pair.far.accept_uni().await.unwrap();
+            recv.read_to_end(len).await.unwrap()
+        };
+        let ((), read) = within(async { tokio::join!(write, read) }).await;
+        assert!(read == data, "{len} bytes came back changed");
+        // Dropping a finished stream does not reset it.
+        assert_eq!(within(send.stopped()).await.unwrap(), None);
+        drop(send);
+    }
+    assert_eq!(pair.near.stats().streams_reset_on_drop, 0);
+    // A stream that was stopped is not finished.
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    within(send.write_all(b"a")).await.unwrap();
+    within(pair.far.accept_uni())
+        .await
+        .unwrap()
+        .stop(7)
+        .unwrap();
+    assert_eq!(within(send.stopped()).await.unwrap(), Some(7));
+    assert_eq!(
+        within(send.write_last(b"b")).await.unwrap_err(),
+        WriteError::Stopped(7)
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_streams_of_ten_megabytes_each_way() {
     const LEN: usize = 10_000_000;

@@ -1,10 +1,14 @@
 //! The command line of `squall get`, with curl's names where curl has one.
 
+use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::TypedValueParser;
 use http::{HeaderName, HeaderValue, Method, Uri};
+
+use crate::port;
 
 /// Download over HTTP/3, and over HTTP/2 or HTTP/1.1 from servers without it
 ///
@@ -17,7 +21,7 @@ use http::{HeaderName, HeaderValue, Method, Uri};
 #[derive(clap::Args)]
 pub(crate) struct Get {
     /// The URL to fetch; https:// may be omitted
-    #[arg(value_name = "URL", required = true, value_parser = url)]
+    #[arg(value_name = "URL", required = true, value_parser = Url)]
     pub(crate) urls: Vec<Uri>,
     /// Write to this file; give one for each URL, in the same order
     #[arg(short, long, value_name = "FILE")]
@@ -94,18 +98,52 @@ pub(crate) struct Resolve {
     pub(crate) address: IpAddr,
 }
 
-fn url(text: &str) -> Result<Uri, String> {
+/// Reads URLs. Its errors show no password.
+#[derive(Clone, Copy)]
+struct Url;
+
+impl TypedValueParser for Url {
+    type Value = Uri;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Uri, clap::Error> {
+        let text = value.to_string_lossy();
+        url.parse_ref(command, arg, without_user(&text).as_ref())
+    }
+}
+
+/// A URL without its name and password. They are never sent (RFC 9114 §4.3.1), and so that they
+/// are not printed either, they are removed first.
+pub(crate) fn without_user(url: &str) -> String {
+    let authority = url.find("://").map_or(0, |colon| colon + 3);
+    let (scheme, rest) = url.split_at(authority);
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}{host}{path}")
+}
+
+/// Reads the URL of something that can be fetched.
+///
+/// # Errors
+/// Why it cannot be.
+pub(crate) fn url(text: &str) -> Result<Uri, String> {
     let whole = if text.contains("://") {
         text.to_owned()
     } else {
         format!("https://{text}")
     };
     let uri: Uri = whole.parse().map_err(|error| format!("{error}"))?;
-    match uri.scheme_str() {
-        Some("https") if uri.host().is_some_and(|host| !host.is_empty()) => Ok(uri),
-        Some("https") => Err("no host".to_owned()),
-        _ => Err("only https:// URLs can be fetched".to_owned()),
+    if uri.scheme_str() != Some("https") {
+        return Err("only https:// URLs can be fetched".to_owned());
     }
+    let authority = uri.authority().filter(|one| !one.host().is_empty());
+    port::of(authority.ok_or("no host")?, 443)?;
+    Ok(uri)
 }
 
 fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
@@ -170,8 +208,24 @@ mod tests {
             "https:///x",
             "",
             "https://a b/",
+            "https://a:99999/",
+            "https://a:0/",
+            "a:x/",
         ] {
             assert!(url(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_and_passwords_are_removed() {
+        for (url, expected) in [
+            ("https://a:b@c:1/d@e?f@g", "https://c:1/d@e?f@g"),
+            ("a:b@c", "c"),
+            ("https://a@b:c@[::1]", "https://[::1]"),
+            ("https://c?d@e", "https://c?d@e"),
+            ("c/d@e", "c/d@e"),
+        ] {
+            assert_eq!(without_user(url), expected);
         }
     }
 

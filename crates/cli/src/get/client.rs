@@ -18,7 +18,9 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use squall::rustls::ClientConfig;
 use squall::rustls::pki_types::ServerName;
+use squall::{Builder, ConnectionClosed, ConnectionInfo, Endpoint, Events};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
@@ -28,6 +30,12 @@ use super::exit::{Code, Failed};
 
 /// How long HTTP/3 has to connect before HTTP/2 is tried, if that is allowed.
 const HTTP3_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long to wait until servers have been told that their connections end.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A worker that still receives reports the end of a connection shortly before it sends it.
+const SENDING: Duration = Duration::from_millis(2);
 
 /// The body of a response of any version.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Failed>;
@@ -43,6 +51,9 @@ pub(crate) struct Settings {
 
 /// Fetches over any version that the server speaks.
 pub(crate) struct Client {
+    /// That of HTTP/3, and its connections.
+    endpoint: Endpoint,
+    open: Arc<Open>,
     http3: squall_h3::client::Client,
     tcp: legacy::Client<Tcp, Full<Bytes>>,
     http3_only: bool,
@@ -64,10 +75,11 @@ impl Client {
         };
         let any = SocketAddr::from(([0u16; 8], 0));
         let v4_only = SocketAddr::from(([0u8; 4], 0));
-        let endpoint =
-            squall::Endpoint::client(any).or_else(|_| squall::Endpoint::client(v4_only))?;
+        let open = Arc::new(Open::default());
+        let bind = |to| Builder::new(to).events(Arc::clone(&open) as _).bind();
+        let endpoint = bind(any).or_else(|_| bind(v4_only))?;
         let http3 = squall_h3::client::Client::with(
-            endpoint,
+            endpoint.clone(),
             squall::ClientConfig::new(with(&[b"h3"])),
             squall_h3::Config::new(),
             Some(Arc::clone(&names) as _),
@@ -77,6 +89,8 @@ impl Client {
             tls: TlsConnector::from(Arc::new(with(&[b"h2", b"http/1.1"]))),
         };
         Ok(Self {
+            endpoint,
+            open,
             http3,
             tcp: legacy::Client::builder(TokioExecutor::new()).build(tcp),
             http3_only: settings.http3_only,
@@ -103,6 +117,22 @@ impl Client {
             }
             Err(_) => self.send_over_tcp(request).await,
         }
+    }
+
+    /// Closes the connections of HTTP/3, and waits for a short time until their servers have been
+    /// told. Those over TCP end with the process.
+    pub(crate) async fn close(&self) {
+        self.endpoint.close(squall_h3::Code::H3_NO_ERROR.0, b"");
+        let mut open = self.open.0.subscribe();
+        if *open.borrow() == 0 {
+            return;
+        }
+        let told = async {
+            let _ = open.wait_for(|open| *open == 0).await;
+            tokio::time::sleep(SENDING).await;
+        };
+        // A server that is not told waits for its idle timeout.
+        let _ = tokio::time::timeout(FAREWELL, told).await;
     }
 
     /// Connects with HTTP/3, once per authority.
@@ -142,6 +172,20 @@ impl Client {
         let response = response.map_err(|error| Failed::tcp(&error))?;
         let failed = |error: hyper::Error| Failed::new(Code::Receive, error);
         Ok(response.map(|body| body.map_err(failed).boxed_unsync()))
+    }
+}
+
+/// The number of connections of an endpoint that have not ended.
+#[derive(Default)]
+struct Open(watch::Sender<usize>);
+
+impl Events for Open {
+    fn connection_started(&self, _: &ConnectionInfo) {
+        self.0.send_modify(|open| *open += 1);
+    }
+
+    fn connection_closed(&self, _: &ConnectionInfo, _: &ConnectionClosed) {
+        self.0.send_modify(|open| *open = open.saturating_sub(1));
     }
 }
 

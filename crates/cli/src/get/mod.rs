@@ -22,6 +22,8 @@ use http::Uri;
 use indicatif::MultiProgress;
 use serde::Serialize;
 use squall_yard::error::{Failure, Result, context};
+use squall_yard::interrupt;
+use tokio::sync::oneshot;
 
 use self::args::Get;
 use self::client::{Client, Settings};
@@ -29,6 +31,9 @@ use self::exit::Failed;
 use self::transfer::{Fetched, Target, Transfer};
 use crate::output::{print_json, print_json_error};
 use crate::trust;
+
+/// What a shell reports for a command that Ctrl-C ended: 128 + SIGINT.
+const INTERRUPTED: u8 = 130;
 
 /// Runs the command. Its exit code is that of the last transfer that failed.
 pub(crate) fn main(args: Get) -> ExitCode {
@@ -64,10 +69,13 @@ struct Row {
 fn run(args: Get) -> Result<ExitCode> {
     let targets = targets(&args)?;
     let data = args.data.as_deref().map(data).transpose()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(context("cannot start"))?;
+    let start = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(context("cannot start"))
+    };
+    let (waiting, fetching) = (start()?, start()?);
     let settings = Settings {
         tls: trust::client_config(
             args.insecure,
@@ -78,31 +86,56 @@ fn run(args: Get) -> Result<ExitCode> {
         http3_only: args.http3_only,
         connect_timeout: args.connect_timeout,
     };
+    // Before the endpoint's threads start.
+    interrupt::listen()?;
     let client = Arc::new(Client::new(settings).map_err(context("cannot open a UDP socket"))?);
-    let (args, bars) = (Arc::new(args), MultiProgress::new());
-    let results = runtime.block_on(async {
-        let tasks: Vec<_> = (args.urls.iter().cloned().zip(targets))
-            .map(|(url, target)| {
-                let transfer = Transfer {
-                    client: Arc::clone(&client),
-                    args: Arc::clone(&args),
-                    data: data.clone(),
-                    target,
-                    bars: bars.clone(),
-                };
-                tokio::spawn(within(args.max_time, transfer.run(url)))
-            })
-            .collect();
-        let mut results = Vec::new();
-        for task in tasks {
-            results.push(
-                task.await
-                    .unwrap_or_else(|error| Err(Failed::new(exit::Code::Receive, error))),
-            );
-        }
+    let args = Arc::new(args);
+    let (done, results) = oneshot::channel();
+    let transfers = fetch_all(Arc::clone(&client), Arc::clone(&args), data, targets);
+    // Writing blocks this thread for as long as nobody reads a pipe. An interrupt does not wait.
+    std::thread::Builder::new()
+        .name("transfers".to_owned())
+        .spawn(move || done.send(fetching.block_on(transfers)))
+        .map_err(context("cannot start a thread"))?;
+    let results = waiting.block_on(async {
+        let results = interrupt::unless_due(None, results).await;
+        client.close().await;
         results
     });
-    Ok(report(&args, results))
+    match results {
+        Some(results) => Ok(report(&args, results.map_err(context("cannot fetch"))?)),
+        None => Ok(ExitCode::from(INTERRUPTED)),
+    }
+}
+
+/// Fetches all URLs at the same time.
+async fn fetch_all(
+    client: Arc<Client>,
+    args: Arc<Get>,
+    data: Option<Bytes>,
+    targets: Vec<Target>,
+) -> Vec<std::result::Result<Fetched, Failed>> {
+    let bars = MultiProgress::new();
+    let tasks: Vec<_> = (args.urls.iter().cloned().zip(targets))
+        .map(|(url, target)| {
+            let transfer = Transfer {
+                client: Arc::clone(&client),
+                args: Arc::clone(&args),
+                data: data.clone(),
+                target,
+                bars: bars.clone(),
+            };
+            tokio::spawn(within(args.max_time, transfer.run(url)))
+        })
+        .collect();
+    let mut results = Vec::new();
+    for task in tasks {
+        results.push(
+            task.await
+                .unwrap_or_else(|error| Err(Failed::new(exit::Code::Receive, error))),
+        );
+    }
+    results
 }
 
 /// Applies the time limit.

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt as _, Full};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::args::{Get, Offset};
+use super::args::{self, Get, Offset};
 use super::client::{Body, Client};
 use super::exit::{Code, Failed};
 
@@ -296,7 +296,6 @@ fn changes_method(status: StatusCode, method: &Method) -> bool {
 fn target_of(from: &Uri, headers: &HeaderMap) -> Option<Result<Uri, Failed>> {
     let location = headers.get(LOCATION)?.to_str().ok()?;
     let location = location.split('#').next().unwrap_or_default();
-    let wrong = || Failed::new(Code::Receive, format!("a redirect leads to {location:?}"));
     let authority = from.authority()?;
     let whole = if location.contains("://") {
         location.to_owned()
@@ -311,11 +310,11 @@ fn target_of(from: &Uri, headers: &HeaderMap) -> Option<Result<Uri, Failed>> {
             .map_or("", |(folder, _)| folder);
         format!("https://{authority}{folder}/{location}")
     };
-    let uri = whole.parse::<Uri>().map_err(|_| wrong());
-    Some(uri.and_then(|uri| match uri.scheme_str() {
-        Some("https") => Ok(uri),
-        // No redirect leads to an unencrypted URL.
-        _ => Err(wrong()),
+    let whole = args::without_user(&whole);
+    // No redirect leads to an unencrypted URL.
+    Some(args::url(&whole).map_err(|why| {
+        let text = format!("a redirect leads to {whole:?}: {why}");
+        Failed::new(Code::Receive, text)
     }))
 }
 
@@ -368,6 +367,8 @@ mod tests {
             ("https://other/x#part", Some("https://other/x")),
             ("http://other/x", None),
             ("file:///etc/passwd", None),
+            ("https://other:99999/x", None),
+            ("https://user:secret@other/x", Some("https://other/x")),
         ] {
             assert_eq!(to(location).as_deref(), expected, "{location}");
         }

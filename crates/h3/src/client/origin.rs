@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use http::Uri;
 use http::header::HeaderValue;
+use http::uri::Authority;
 
 use crate::error::Error;
 
@@ -29,23 +30,42 @@ impl Origin {
     /// The origin of a request's URI.
     ///
     /// # Errors
-    /// The URI has none, or has a scheme other than `https`.
+    /// The URI has none, or a wrong port, or a scheme other than `https`.
     pub(super) fn of(uri: &Uri) -> Result<Self, Error> {
         if uri.scheme_str().is_some_and(|scheme| scheme != "https") {
             return Err(Error::InvalidRequest("HTTP/3 is for https only"));
         }
-        let host = uri
-            .host()
-            .ok_or(Error::InvalidRequest("the URI has no host"))?;
+        let authority = uri.authority();
+        let authority = authority.ok_or(Error::InvalidRequest("the URI has no host"))?;
+        let host = authority.host();
         let host = host
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'))
             .unwrap_or(host);
         Ok(Self {
             host: host.to_ascii_lowercase(),
-            port: uri.port_u16().unwrap_or(HTTPS),
+            port: port(authority)?,
         })
     }
+}
+
+/// The port of an authority; that of `https` if it has none, or an empty one (RFC 3986 §3.2.3).
+///
+/// # Errors
+/// Something else than a port follows the host. `Authority::port_u16` ignores that.
+fn port(authority: &Authority) -> Result<u16, Error> {
+    let host_and_port = authority.as_str().rsplit('@').next().unwrap_or_default();
+    let rest = host_and_port.strip_prefix(authority.host());
+    let text = match rest.unwrap_or_default() {
+        "" | ":" => return Ok(HTTPS),
+        rest => rest.strip_prefix(':').unwrap_or(rest),
+    };
+    // `u16` takes a sign, too.
+    let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let port = digits.and_then(|digits| digits.parse().ok());
+    port.filter(|port| *port > 0).ok_or(Error::InvalidRequest(
+        "the URI's port is not from 1 to 65535",
+    ))
 }
 
 /// Where an origin can also be reached (RFC 7838).
@@ -135,11 +155,24 @@ mod tests {
             ("https://Example.org/a", "example.org", 443),
             ("https://[::1]:8443/", "::1", 8443),
             ("https://10.0.0.1:1/", "10.0.0.1", 1),
+            ("https://a:/", "a", 443),
+            ("https://[::1]/", "::1", 443),
+            ("https://user:3@a/", "a", 443),
+            ("https://user:3@a:65535/", "a", 65535),
         ] {
             let origin = Origin::of(&uri.parse().unwrap()).unwrap();
             assert_eq!((&*origin.host, origin.port), (host, port));
         }
-        for uri in ["/path", "http://example.org/", "ws://example.org/"] {
+        for uri in [
+            "/path",
+            "http://example.org/",
+            "ws://example.org/",
+            "https://a:0/",
+            "https://a:65536/",
+            "https://a:b/",
+            "https://a:+1/",
+            "https://[::1]:x/",
+        ] {
             assert!(Origin::of(&uri.parse().unwrap()).is_err(), "{uri}");
         }
     }

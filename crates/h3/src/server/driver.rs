@@ -523,19 +523,11 @@ impl HeadReader {
             chunks[1].clear();
         }
         let mut send = self.send;
-        for i in 0..chunks.len() {
-            let chunk = &mut chunks[i];
-            while !chunk.is_empty() {
-                match send.poll_write_chunk(&mut cx, chunk) {
-                    Poll::Ready(Ok(_)) => {}
-                    Poll::Ready(Err(_)) if i > 0 => return,
-                    Poll::Ready(Err(_)) => return shared.on_cancelled(),
-                    Poll::Pending => return reply_later(send, chunks, &shared),
-                }
-            }
-        }
-        if send.finish().is_ok() {
-            shared.on_completed();
+        match poll_reply(&mut send, &mut chunks, &mut cx) {
+            Poll::Ready(Ok(())) => shared.on_completed(),
+            Poll::Ready(Err(_)) if chunks[0].is_empty() => {}
+            Poll::Ready(Err(_)) => shared.on_cancelled(),
+            Poll::Pending => reply_later(send, chunks, &shared),
         }
     }
 
@@ -560,27 +552,41 @@ impl HeadReader {
     }
 }
 
+/// Writes a reply's head and body, and ends the stream with the last of them.
+fn poll_reply(
+    send: &mut SendStream,
+    [head, body]: &mut [Bytes; 2],
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), WriteError>> {
+    while !head.is_empty() && !body.is_empty() {
+        ready!(send.poll_write_chunk(cx, head))?;
+    }
+    let last = if head.is_empty() { body } else { head };
+    loop {
+        ready!(send.poll_write_last_chunk(cx, last))?;
+        if last.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+    }
+}
+
 /// Writes the rest of a reply as there is room for it.
 fn reply_later(mut send: SendStream, mut rest: [Bytes; 2], shared: &Arc<Shared>) {
     let guard = ActiveGuard::new(Arc::clone(shared));
     shared.connection.spawn(async move {
         let shared = guard.shared();
         let mut patience = Patience::new(shared.config.send_timeout);
-        let writing = poll_fn(|cx| {
-            for chunk in &mut rest {
-                while !chunk.is_empty() {
-                    if send.poll_write_chunk(cx, chunk)?.is_pending() {
-                        ready!(patience.poll(&send, cx));
-                        return Poll::Ready(Ok(false));
-                    }
-                }
+        let writing = poll_fn(|cx| match poll_reply(&mut send, &mut rest, cx) {
+            Poll::Ready(written) => Poll::Ready(written.map(|()| true)),
+            Poll::Pending => {
+                ready!(patience.poll(&send, cx));
+                Poll::Ready(Ok(false))
             }
-            Poll::Ready(Ok::<_, WriteError>(true))
         });
         match writing.await {
-            Ok(true) if send.finish().is_ok() => shared.on_completed(),
-            Ok(true) | Err(_) if rest[0].is_empty() => {}
-            Ok(true) | Err(_) => shared.on_cancelled(),
+            Ok(true) => shared.on_completed(),
+            Err(_) if rest[0].is_empty() => {}
+            Err(_) => shared.on_cancelled(),
             Ok(false) => {
                 let _ = send.reset(Code::H3_REQUEST_CANCELLED.0);
                 shared.on_stalled();

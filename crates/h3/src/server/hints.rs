@@ -33,7 +33,7 @@ impl Hints {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
         loop {
-            ready!(self.unwritten.poll_write(send, cx))?;
+            ready!(self.unwritten.poll_write(send, cx, false))?;
             let Some(response) = self.from.next(cx) else {
                 return Poll::Ready(Ok(()));
             };

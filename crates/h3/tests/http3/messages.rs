@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Version};
+use http_body::Body as _;
 use http_body_util::channel::{Channel, Sender};
 
 use crate::common::{ANY_PORT, Serve, Site, get, read, response, start, within};
@@ -49,6 +50,21 @@ async fn a_request_is_answered() {
                 expected.as_bytes()
             );
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_without_a_body_end_with_their_head() {
+    let site = Site::new();
+    start(&site, Config::new(), false, |request| async move {
+        assert!(request.body().is_end_stream());
+        response("")
+    });
+    let client = site.client().await;
+    for _ in 0..300 {
+        let response = within(client.send(get("/"))).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(response.body().is_end_stream());
     }
 }
 

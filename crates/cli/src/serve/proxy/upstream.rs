@@ -14,10 +14,14 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use crate::port;
 use crate::serve::body::BoxError;
 
 /// The body of a request to the application.
 pub(super) type Upload = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, BoxError>;
+
+/// The port of `http`.
+const HTTP: u16 = 80;
 
 /// Idle connections that are kept, and for how long.
 const IDLE_CONNECTIONS: usize = 256;
@@ -51,6 +55,7 @@ impl std::str::FromStr for Address {
         if has_more || authority.as_str().contains('@') || authority.host().is_empty() {
             return Err(hint());
         }
+        port::of(&authority, HTTP)?;
         Ok(Self { authority, is_h2c })
     }
 }
@@ -146,7 +151,7 @@ impl Upstream {
         }
         let authority = &self.address.authority;
         let host = authority.host().trim_matches(['[', ']']);
-        let connecting = TcpStream::connect((host, authority.port_u16().unwrap_or(80)));
+        let connecting = TcpStream::connect((host, authority.port_u16().unwrap_or(HTTP)));
         let tcp = timeout(self.connect_timeout, connecting)
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
@@ -176,6 +181,7 @@ mod tests {
             "http://localhost:1/",
             "http://[::1]:80",
             "http://app",
+            "http://app:",
         ] {
             assert!(
                 text.parse::<Address>().is_ok_and(|address| !address.is_h2c),
@@ -198,6 +204,8 @@ mod tests {
             "http://u@a",
             "/a",
             "http://a b",
+            "http://a:99999",
+            "h2c://a:x",
         ] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
