@@ -164,9 +164,7 @@ impl Course {
 
     /// Nothing gets through any more: both ends must report it in time, with the right reason.
     fn end_in_silence(self, sim: &mut Simulation) -> Result<Report, Failure> {
-        sim.run_until(5 * self.patience, "both endpoints are empty", |sim| {
-            SIDES.iter().all(|s| sim.pair.live(*s) == 0) && sim.happenings_left() == 0
-        })?;
+        self.run_until_empty(sim)?;
         let connected = sim.parties.each_ref().map(|p| p.connected.is_some());
         for (side, connected) in SIDES.into_iter().zip(connected) {
             let end = sim.party(side).closed.clone();
@@ -181,10 +179,7 @@ impl Course {
                 return Err(sim.pair.failure(format!("{side:?} ended with {end:?}")));
             }
         }
-        let stats = SIDES.map(|side| sim.pair.stats(side));
-        let end = CloseReason::IdleTimeout;
-        let met = self.happenings;
-        Ok(self.report(sim, Duration::ZERO, Duration::ZERO, stats, met, end))
+        Ok(self.report_unfinished(sim, None))
     }
 
     /// One end closes the connection while it is being established or used: the other must learn
@@ -204,9 +199,7 @@ impl Course {
         };
         sim.close(side, 9, b"enough")?;
         sim.pair.refuse_connections();
-        sim.run_until(5 * self.patience, "both endpoints are empty", |sim| {
-            SIDES.iter().all(|s| sim.pair.live(*s) == 0) && sim.happenings_left() == 0
-        })?;
+        self.run_until_empty(sim)?;
         let ends = sim.parties.each_ref().map(|p| p.closed.clone());
         let known = sim.parties.each_ref().map(|p| p.connected.is_some());
         let fine = |of: Side| match &ends[of as usize] {
@@ -236,11 +229,8 @@ impl Course {
                 .pair
                 .failure(format!("{side:?} ended with {:?}", ends[side as usize])));
         }
-        let stats = SIDES.map(|side| sim.pair.stats(side));
         let end = ends[Side::Server as usize].clone();
-        let met = self.happenings;
-        let end = end.unwrap_or(CloseReason::IdleTimeout);
-        Ok(self.report(sim, Duration::ZERO, Duration::ZERO, stats, met, end))
+        Ok(self.report_unfinished(sim, end))
     }
 
     /// One end loses its state: the other must learn of it, and nothing may be left.
@@ -254,9 +244,7 @@ impl Course {
         sim.run_for(after)?;
         sim.pair.forget(side);
         sim.pair.refuse_connections();
-        sim.run_until(5 * self.patience, "both endpoints are empty", |sim| {
-            SIDES.iter().all(|s| sim.pair.live(*s) == 0) && sim.happenings_left() == 0
-        })?;
+        self.run_until_empty(sim)?;
         let other = side.peer();
         let end = sim.party(other).closed.clone();
         let known = sim.party(other).connected.is_some();
@@ -277,10 +265,22 @@ impl Course {
         if !fine {
             return Err(sim.pair.failure(format!("{other:?} ended with {end:?}")));
         }
+        Ok(self.report_unfinished(sim, end))
+    }
+
+    /// Lets time pass until no endpoint has a connection.
+    fn run_until_empty(&self, sim: &mut Simulation) -> Result<(), Failure> {
+        sim.run_until(5 * self.patience, "both endpoints are empty", |sim| {
+            SIDES.iter().all(|s| sim.pair.live(*s) == 0) && sim.happenings_left() == 0
+        })
+    }
+
+    /// The report of a run whose work was not to be finished.
+    fn report_unfinished(self, sim: &mut Simulation, end: Option<CloseReason>) -> Report {
         let stats = SIDES.map(|side| sim.pair.stats(side));
-        let end = end.unwrap_or(CloseReason::IdleTimeout);
         let met = self.happenings;
-        Ok(self.report(sim, Duration::ZERO, Duration::ZERO, stats, met, end))
+        let end = end.unwrap_or(CloseReason::IdleTimeout);
+        self.report(sim, Duration::ZERO, Duration::ZERO, stats, met, end)
     }
 
     fn report(
