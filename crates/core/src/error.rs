@@ -33,7 +33,7 @@ pub enum CloseReason {
     /// The handshake did not complete in time.
     HandshakeTimeout,
     /// The system cannot send to the server: no route leads there, or none from the local address.
-    /// A client's connection ends for this reason only before anything has arrived.
+    /// Only a client's connection ends with this reason, and only before anything has arrived.
     Unreachable(io::ErrorKind),
     /// The peer no longer has state for this connection and sent a stateless reset (RFC 9000
     /// §10.3).
@@ -143,7 +143,7 @@ pub enum MigrateError {
     NoConnectionId,
     /// The path does not lead to the server's address.
     OtherServer,
-    /// The local address is not of the address family of the server's.
+    /// The local address and the server's are of different address families.
     OtherFamily,
     /// The connection already uses this path.
     SamePath,
@@ -162,7 +162,7 @@ impl fmt::Display for MigrateError {
             Self::NoConnectionId => "the server has issued no spare connection id",
             Self::OtherServer => "the path does not lead to the server's address",
             Self::OtherFamily => {
-                "the local address and the server's are not of the same address family"
+                "the local address and the server's are of different address families"
             }
             Self::SamePath => "the connection already uses this path",
             Self::NotValidated => "path validation failed: the server did not answer on that path",

@@ -63,10 +63,12 @@ impl Buffer {
     ) -> Poll<Result<(), Error>> {
         loop {
             let rest = self.unwritten();
-            let written = match rest.len() {
-                _ if is_last => ready!(send.poll_write_last(cx, rest))?,
-                0 => 0,
-                _ => ready!(send.poll_write(cx, rest))?,
+            let written = if is_last {
+                ready!(send.poll_write_last(cx, rest))?
+            } else if rest.is_empty() {
+                0
+            } else {
+                ready!(send.poll_write(cx, rest))?
             };
             let is_whole = written == rest.len();
             self.begin += written;

@@ -210,14 +210,9 @@ impl Course {
             // packets. A client that has heard nothing tries again, with the same token.
             Some(CloseReason::Transport { code, remote, .. }) => {
                 let again = of == Side::Client && !known[of as usize];
-                let codes = [
-                    TransportErrorCode::CONNECTION_REFUSED,
-                    TransportErrorCode::INVALID_TOKEN,
-                ];
                 *remote
                     && of != side
-                    && (*code == TransportErrorCode::APPLICATION_ERROR
-                        || again && codes.contains(code))
+                    && (*code == TransportErrorCode::APPLICATION_ERROR || again && refuses(*code))
             }
             Some(CloseReason::IdleTimeout | CloseReason::Reset) => of != side,
             Some(CloseReason::HandshakeTimeout) => of != side && !known[of as usize],
@@ -253,11 +248,7 @@ impl Course {
             Some(CloseReason::HandshakeTimeout) => !known,
             // A client that has heard nothing tries again, maybe with the same token.
             Some(CloseReason::Transport { code, remote, .. }) => {
-                let codes = [
-                    TransportErrorCode::CONNECTION_REFUSED,
-                    TransportErrorCode::INVALID_TOKEN,
-                ];
-                *remote && other == Side::Client && !known && codes.contains(code)
+                *remote && other == Side::Client && !known && refuses(*code)
             }
             Some(_) => false,
             None => other == Side::Server && !sim.pair.has_connection(other),
@@ -329,6 +320,15 @@ impl Course {
             server_end,
         }
     }
+}
+
+/// Whether a server refuses a client with this code.
+fn refuses(code: TransportErrorCode) -> bool {
+    [
+        TransportErrorCode::CONNECTION_REFUSED,
+        TransportErrorCode::INVALID_TOKEN,
+    ]
+    .contains(&code)
 }
 
 /// At the end nothing must be left: no streams, and no endless datagrams.

@@ -232,7 +232,8 @@ impl Endpoint {
         else {
             return Route::Discard;
         };
-        // RFC 9000 §7.2: an id that is too easy to guess, unless it is the one of a Retry.
+        // RFC 9000 §7.2: an id that a client makes up must be hard to guess. That of a Retry may be
+        // shorter.
         let is_short = dcid.len() < LEAST_ORIGINAL_ID;
         if is_short && (token.is_empty() || dcid.len() != self.ids.len) {
             return Route::Discard;

@@ -36,8 +36,8 @@ const TURN_BYTES: usize = 8 * MESSAGE_BYTES;
 const FALSE_ROOM: u32 = 3;
 /// The wait between a false report of room and the next request for one.
 const ROOM_RECHECK: Duration = Duration::from_millis(1);
-/// New client connections after which those that have received something are no longer counted
-/// among them.
+/// How many client connections begin, at least, before those that have received something are
+/// removed from the first flights.
 const FIRST_FLIGHTS: usize = 64;
 
 /// What a connection has sent in this turn.
