@@ -53,11 +53,29 @@ impl Streams {
             recv.credit.consume(rise);
         }
         self.charge(rise, stopped)?;
+        if self.opening[index(Direction::Bidirectional)].local_refused {
+            self.ask_for_room(slot);
+        }
         self.tell_reader(slot);
         if stopped {
             self.remove_if_done(slot);
         }
         Ok(true)
+    }
+
+    /// Has a packet acknowledged at once if it completed a stream of ours while the peer's limit
+    /// keeps us from opening another: the peer counts the stream as closed, and may raise the limit
+    /// (RFC 9000 §4.6), only when its data is acknowledged.
+    #[cold]
+    fn ask_for_room(&mut self, slot: u32) {
+        let side = self.side;
+        self.room_awaits_ack |= self.get(slot).is_some_and(|stream| {
+            stream.id.initiator() == side
+                && stream.id.direction() == Direction::Bidirectional
+                && stream.recv.as_mut().is_some_and(|recv| {
+                    recv.state == RecvState::ResetReceived || recv.has_received_all()
+                })
+        });
     }
 
     /// Processes consecutive frames of one stream, without a FIN: `pieces` are their data, `len`
@@ -123,6 +141,9 @@ impl Streams {
         self.charge(rise, false)?;
         self.recv_credit.consume(unread);
         self.max_data_pending |= self.recv_credit.wants_update();
+        if self.opening[index(Direction::Bidirectional)].local_refused {
+            self.ask_for_room(slot);
+        }
         self.tell_reader(slot);
         self.remove_if_done(slot);
         Ok(())

@@ -168,6 +168,8 @@ pub(crate) struct Streams {
     /// The connection's limit that was last reported as blocking, and whether to report it now.
     blocked_at: Option<u64>,
     blocked_pending: bool,
+    /// Whether the peer may allow another stream once it gets an acknowledgement.
+    pub(crate) room_awaits_ack: bool,
     /// Pieces of all streams that wait for missing data (`SECURITY.md` row 5).
     fragments: usize,
     /// The total cost that unread data may have, in bytes: the receive window and some slack.
@@ -255,6 +257,7 @@ impl Streams {
             starved: SendQueue::default(),
             blocked_at: None,
             blocked_pending: false,
+            room_awaits_ack: false,
             fragments: 0,
             pieces_budget: config.receive_window.saturating_add(PIECES_SLACK),
             control: VecDeque::new(),

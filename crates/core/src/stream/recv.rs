@@ -217,6 +217,11 @@ impl RecvStream {
         self.final_size.is_some_and(|size| self.data.has_read(size))
     }
 
+    /// Whether all data has arrived.
+    pub(crate) fn has_received_all(&mut self) -> bool {
+        (self.final_size).is_some_and(|size| self.data.has_received(size))
+    }
+
     /// Whether the reader has everything that the peer promised before it reset the stream.
     fn at_reset(&self) -> bool {
         self.reliable
@@ -234,8 +239,7 @@ impl RecvStream {
             RecvState::DataRead => Ok(None),
             _ if self.stop.is_some() => Ok(None),
             RecvState::Recv | RecvState::SizeKnown => {
-                let all = (self.final_size).is_some_and(|size| self.data.has_received(size));
-                if all {
+                if self.has_received_all() {
                     Ok(None)
                 } else {
                     Err(ReadError::Blocked)

@@ -246,6 +246,34 @@ fn as_many_streams_as_are_allowed_are_open_at_a_time() {
     }
 }
 
+// test: RFC 9000 §4.6: an acknowledgement is not delayed if another stream waits for it
+#[test]
+fn a_stream_that_waits_for_the_limit_is_opened_once_another_has_ended() {
+    for reset in [false, true] {
+        let mut pair = Pair::with(TransportConfig::default().max_concurrent_bidi_streams(1));
+        pair.run();
+        for _ in 0..5 {
+            let client = pair.connection(Side::Client);
+            let id = client.open(Direction::Bidirectional).unwrap();
+            assert_eq!(client.open(Direction::Bidirectional), None);
+            client.finish(id).unwrap();
+            pair.run();
+            let server = pair.connection(Side::Server);
+            assert_eq!(server.accept(Direction::Bidirectional), Some(id));
+            assert_eq!(server.read(id, 1), Ok(None));
+            if reset {
+                server.reset(id, 7).unwrap();
+            } else {
+                server.finish(id).unwrap();
+            }
+            // No time passes.
+            while pair.pump(Side::Server) | pair.pump(Side::Client) {}
+            let available = Event::StreamsAvailable(Direction::Bidirectional);
+            assert!(pair.events(Side::Client).contains(&available), "{reset}");
+        }
+    }
+}
+
 // test: RFC 9000 §4.1: a film that is paused for longer than the idle timeout
 #[test]
 fn a_sender_that_flow_control_holds_back_keeps_the_connection() {

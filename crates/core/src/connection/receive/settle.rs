@@ -33,6 +33,9 @@ impl Connection {
             self.streams.renew_used_up_credit();
         }
         (self.endpoint).forget_retired_ids(&mut self.paths.local_ids, now);
+        if std::mem::take(&mut self.streams.room_awaits_ack) {
+            self.spaces[SpaceId::Data].received.ask();
+        }
         let deadline = self.spaces.settle_received(now, &trip.eliciting);
         self.clock.set(Timer::AckDelay, deadline);
         if trip.acked.any() {
