@@ -54,6 +54,8 @@ pub struct Setup {
     pub qlog: Option<PathBuf>,
     /// How each [`Side`] generates connection ids.
     pub ids: [ConnectionIdGenerator; 2],
+    /// Timers expire only at multiples of this, by [`Side`]; zero: when they are due.
+    pub timer_resolution: [Duration; 2],
     /// Changes the settings of one side's endpoint.
     pub tune: fn(Side, &mut EndpointConfig),
 }
@@ -71,6 +73,7 @@ impl Setup {
             tls: tls(),
             qlog: None,
             ids: Default::default(),
+            timer_resolution: Default::default(),
             tune: |_, _| {},
         }
     }
@@ -102,6 +105,8 @@ struct Host {
     refuses: bool,
     /// Until then it does nothing, as a process that the system has suspended.
     suspended: Time,
+    /// Its timers expire at multiples of this, unless it is zero.
+    timer_resolution: Duration,
     /// Where the log of its first connection goes.
     qlog: Option<PathBuf>,
     transport: Arc<TransportConfig>,
@@ -144,6 +149,7 @@ impl Pair {
             tune,
             qlog,
             ids,
+            timer_resolution,
         } = setup;
         let [client_transport, server_transport] = transport.map(Arc::new);
         let mut rng = Rng::new(seed ^ 0x0065_6e64_706f_696e);
@@ -170,6 +176,7 @@ impl Pair {
                 vanished: false,
                 refuses: false,
                 suspended: Time::ZERO,
+                timer_resolution: timer_resolution[side as usize],
                 qlog: qlog
                     .as_ref()
                     .map(|folder| folder.join(format!("{seed}-{side:?}.sqlog").to_lowercase())),
@@ -444,7 +451,9 @@ impl Pair {
                 return Some(host.suspended);
             }
             let members = host.members.iter().filter(|m| !m.removed && !host.vanished);
-            let timeouts = members.filter_map(|m| m.connection.next_timeout());
+            let timeouts = members
+                .filter_map(|m| m.connection.next_timeout())
+                .map(|due| host.timer_expiry(due).max(self.now));
             timeouts.chain(self.network.next_arrival(host.side)).min()
         });
         next.min()
@@ -561,11 +570,22 @@ impl Host {
         }
     }
 
+    /// When a timer expires that is due at this time.
+    fn timer_expiry(&self, due: Time) -> Time {
+        let resolution = self.timer_resolution.as_nanos() as u64;
+        match resolution {
+            0 => due,
+            _ => Time::from_nanos(due.as_nanos().next_multiple_of(resolution)),
+        }
+    }
+
     fn time_out(&mut self, now: Time) {
-        for member in self.members.iter_mut().filter(|m| !m.removed) {
-            if member.connection.next_timeout().is_some_and(|t| t <= now) {
-                member.connection.on_timeout(now);
-            }
+        let expired = |due: &Time| self.timer_expiry(*due) <= now;
+        let members = self.members.iter().enumerate().filter(|(_, m)| {
+            !m.removed && m.connection.next_timeout().as_ref().is_some_and(expired)
+        });
+        for at in members.map(|(at, _)| at).collect::<Vec<_>>() {
+            self.members[at].connection.on_timeout(now);
         }
     }
 

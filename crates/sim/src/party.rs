@@ -24,12 +24,22 @@ pub enum Reading {
     Unordered(usize),
 }
 
+/// How an application writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writing {
+    /// Everything as soon as the connection accepts it.
+    AtOnce,
+    /// This many bytes, at this interval, each time on streams that it opens only then.
+    Slowly(usize, Duration),
+}
+
 /// The application of one end.
 #[derive(Debug)]
 pub struct Party {
     side: Side,
     plan: Arc<Plan>,
     reading: Reading,
+    writing: Writing,
     /// Whether it has begun before the handshake.
     early: bool,
     /// Streams not yet opened, by direction.
@@ -43,6 +53,11 @@ pub struct Party {
     /// Streams that a slow reader was notified of.
     readable: VecDeque<StreamId>,
     next_read: Option<Time>,
+    /// Bytes that a slow writer may write before it pauses.
+    budget: usize,
+    /// Streams on which a slow writer paused.
+    paused: Vec<StreamId>,
+    next_write: Option<Time>,
     /// Streams whose end the peer has acknowledged.
     finished: usize,
     /// Streams read to their end.
@@ -74,6 +89,7 @@ impl Party {
             side,
             plan: Arc::clone(plan),
             reading: Reading::AtOnce(usize::MAX),
+            writing: Writing::AtOnce,
             early: false,
             to_open,
             sending: BTreeMap::new(),
@@ -81,6 +97,9 @@ impl Party {
             taken: BTreeMap::new(),
             readable: VecDeque::new(),
             next_read: None,
+            budget: usize::MAX,
+            paused: Vec::new(),
+            next_write: None,
             finished: 0,
             ended: 0,
             datagrams: Datagrams::new(plan.datagrams[side as usize], plan.newest_datagrams),
@@ -98,6 +117,15 @@ impl Party {
     /// Changes how it reads.
     pub const fn set_reading(&mut self, reading: Reading) {
         self.reading = reading;
+    }
+
+    /// Changes how it writes.
+    pub const fn set_writing(&mut self, writing: Writing) {
+        self.writing = writing;
+        self.budget = match writing {
+            Writing::AtOnce => usize::MAX,
+            Writing::Slowly(bytes, _) => bytes,
+        };
     }
 
     /// Whether everything that the peer sends was read to its end.
@@ -120,8 +148,8 @@ impl Party {
 
     /// When it wants to act without an event.
     #[must_use]
-    pub const fn wake(&self) -> Option<Time> {
-        self.next_read
+    pub fn wake(&self) -> Option<Time> {
+        self.next_read.into_iter().chain(self.next_write).min()
     }
 
     /// Its state, in words.
@@ -209,8 +237,8 @@ impl Party {
         Ok(())
     }
 
-    /// Acts without an event: a client with early data begins at once, a slow reader reads when its
-    /// time comes. Returns whether there was anything to do.
+    /// Acts without an event: a client with early data begins at once, slow readers and writers go
+    /// on when their time comes. Returns whether there was anything to do.
     pub(crate) fn act(&mut self, now: Time, connection: &mut Connection) -> Result<bool, String> {
         if connection.has_early_data() && !std::mem::replace(&mut self.early, true) {
             for direction in DIRECTIONS {
@@ -219,6 +247,37 @@ impl Party {
             self.datagrams.send(connection, self.side)?;
             return Ok(true);
         }
+        let has_written = self.go_on_writing(now, connection)?;
+        let has_read = self.go_on_reading(now, connection)?;
+        Ok(has_written || has_read)
+    }
+
+    /// Writes again if it is time to; returns whether it was.
+    fn go_on_writing(&mut self, now: Time, connection: &mut Connection) -> Result<bool, String> {
+        let Writing::Slowly(bytes, every) = self.writing else {
+            return Ok(false);
+        };
+        if self.budget == 0 {
+            self.next_write.get_or_insert(now + every);
+        }
+        if self.next_write.is_none_or(|time| time > now) {
+            return Ok(false);
+        }
+        self.next_write = None;
+        self.budget = bytes;
+        for id in std::mem::take(&mut self.paused) {
+            if self.sending.contains_key(&id) {
+                self.write(connection, id)?;
+            }
+        }
+        for direction in DIRECTIONS {
+            self.open(connection, direction)?;
+        }
+        Ok(true)
+    }
+
+    /// Reads again if it is time to; returns whether it was.
+    fn go_on_reading(&mut self, now: Time, connection: &mut Connection) -> Result<bool, String> {
         let Reading::Slowly(bytes, every) = self.reading else {
             return Ok(false);
         };
@@ -243,6 +302,7 @@ impl Party {
     fn open(&mut self, connection: &mut Connection, direction: Direction) -> Result<(), String> {
         let at = usize::from(direction == Direction::Unidirectional);
         while self.to_open[at] > 0
+            && self.budget > 0
             && let Some(id) = connection.open(direction)
         {
             self.to_open[at] -= 1;
@@ -301,16 +361,24 @@ impl Party {
             if rest.is_empty() {
                 break;
             }
+            if self.budget == 0 {
+                self.paused.push(id);
+                return Ok(());
+            }
             let most = if self.plan.chunk == 0 {
                 rest.len()
             } else {
                 self.plan.chunk.min(rest.len())
             };
+            let most = most.min(self.budget);
             let mut piece = rest.slice(..most);
             match connection.write(id, &mut piece) {
                 Ok(taken) if taken > 0 && piece.len() == most - taken => {
                     rest.advance(taken);
                     self.written += taken as u64;
+                    if self.writing != Writing::AtOnce {
+                        self.budget -= taken;
+                    }
                 }
                 // An event will follow, or is about to.
                 Err(WriteError::Blocked | WriteError::Stopped(CUT_CODE)) => return Ok(()),

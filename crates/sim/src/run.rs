@@ -149,6 +149,8 @@ impl Course {
             Fault::NewAddress,
             Fault::Wishes,
             Fault::PreferredAddress,
+            // The search for a larger MTU may start again.
+            Fault::Settings,
         ];
         let awake = awake.iter().any(|fault| self.faults.contains(fault));
         check_silence(sim, QUIET.1 + if awake { AWAKE } else { 0 })?;

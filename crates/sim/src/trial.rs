@@ -16,7 +16,7 @@ use crate::happening::Happening;
 use crate::intruder::Intrusion;
 use crate::network::Faults;
 use crate::pair::Setup;
-use crate::party::Reading;
+use crate::party::{Reading, Writing};
 use crate::plan::{Outgoing, Plan};
 use crate::rng::Rng;
 use crate::simulation::Simulation;
@@ -94,11 +94,17 @@ pub enum Fault {
     NewestDatagrams,
     /// One end loses its state, like a restarted process.
     Restart,
+    /// Settings have values that are seldom used.
+    Settings,
+    /// An application writes and opens streams now and then, a little at a time.
+    SlowWriter,
+    /// Timers expire late, as those of a runtime with a coarse clock.
+    LateTimers,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 34] = [
         Self::HeavyLoss,
         Self::Loss,
         Self::Duplication,
@@ -130,6 +136,9 @@ impl Fault {
         Self::Elsewhere,
         Self::NewestDatagrams,
         Self::Restart,
+        Self::Settings,
+        Self::SlowWriter,
+        Self::LateTimers,
     ];
 
     /// Its name in the list of counts.
@@ -167,6 +176,9 @@ impl Fault {
             Self::Elsewhere => "paths that differ",
             Self::NewestDatagrams => "newest datagrams",
             Self::Restart => "restart",
+            Self::Settings => "uncommon settings",
+            Self::SlowWriter => "slow writer",
+            Self::LateTimers => "late timers",
         }
     }
 }
@@ -201,6 +213,8 @@ pub struct Trial {
     pub handshake: Handshake,
     /// How both applications read, by [`Side`].
     pub reading: [Reading; 2],
+    /// How both applications write, by [`Side`].
+    pub writing: [Writing; 2],
     /// Another address of the server.
     pub second_address: Option<SocketAddr>,
     /// The end that closes the connection early, and the time after the start.
@@ -298,6 +312,7 @@ impl Trial {
                 _ => Handshake::Early,
             },
             reading: [Reading::AtOnce(usize::MAX); 2],
+            writing: [Writing::AtOnce; 2],
             second_address: None,
             early_close: None,
             restart: None,
@@ -411,6 +426,7 @@ impl Trial {
             faults: vec![Fault::Reordering, Fault::MuchData],
             handshake: Handshake::Full,
             reading: [Reading::AtOnce(usize::MAX); 2],
+            writing: [Writing::AtOnce; 2],
             second_address: None,
             early_close: None,
             restart: None,
@@ -437,7 +453,7 @@ impl Trial {
             ..
         } = &self.setup;
         format!(
-            "{:?}, {:?}\n{:#?}\n{:#?}\nsegments {max_segments}, {intrusion:?}\nstreams {:?}, {:?}, datagrams {:?}\n{:?}, {:?}\n{:#?}",
+            "{:?}, {:?}\n{:#?}\n{:#?}\nsegments {max_segments}, {intrusion:?}\nstreams {:?}, {:?}, datagrams {:?}\n{:?}, {:?}, {:?}\n{:#?}",
             self.faults,
             self.handshake,
             faults,
@@ -446,6 +462,7 @@ impl Trial {
             self.plan.chunk,
             self.plan.datagrams,
             self.reading,
+            self.writing,
             (self.early_close, self.restart),
             (&self.happenings, &self.later),
         )
@@ -482,8 +499,9 @@ impl Trial {
         if let Some(address) = self.second_address {
             sim.pair.network().add_address(Side::Server, address);
         }
-        for (party, reading) in sim.parties.iter_mut().zip(self.reading) {
-            party.set_reading(reading);
+        for (side, party) in sim.parties.iter_mut().enumerate() {
+            party.set_reading(self.reading[side]);
+            party.set_writing(self.writing[side]);
         }
         sim.schedule(self.happenings);
         Ok(sim)

@@ -4,13 +4,13 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use squall_core::{ConnectionIdGenerator, Move, QuicLb};
+use squall_core::{ConnectionIdGenerator, Move, QuicLb, TransportConfig};
 use squall_wire::{Direction, Side};
 
 use crate::certificate::Demands;
 use crate::happening::{Happening, Wish};
 use crate::network::{EcnFault, Elsewhere, Faults};
-use crate::party::Reading;
+use crate::party::{Reading, Writing};
 use crate::plan::Cut;
 use crate::rng::Rng;
 use crate::trial::{Fault, Handshake, Trial};
@@ -26,6 +26,7 @@ impl Trial {
         if !trial.faults.contains(&Fault::MuchData) {
             vary(&mut trial);
             draw_ends(&mut trial);
+            draw_owners(&mut trial);
         }
         trial
     }
@@ -197,6 +198,64 @@ fn draw_ends(trial: &mut Trial) {
         let most = ms(50 << rng.below(5));
         trial.restart = Some((side, rng.duration(most)));
     }
+}
+
+/// Draws seldom used settings, and how applications write and timers expire.
+fn draw_owners(trial: &mut Trial) {
+    let mut rng = Rng::new(trial.seed ^ 0x6f77_6e65_7273);
+    let rng = &mut rng;
+    if rng.chance(0.4) {
+        trial.faults.push(Fault::Settings);
+        for transport in &mut trial.setup.transport {
+            for _ in 0..rng.below(5) {
+                draw_setting(transport, rng);
+            }
+        }
+    }
+    if rng.chance(0.3) {
+        trial.faults.push(Fault::SlowWriter);
+        let sides = 1 + rng.below(3);
+        for side in 0..2 {
+            if sides & (1 << side) != 0 {
+                let bytes = 500 << rng.below(8) as usize;
+                let most = ms(1 << rng.below(10));
+                trial.writing[side] = Writing::Slowly(bytes, ms(1) + rng.duration(most));
+            }
+        }
+    }
+    if rng.chance(0.2) {
+        trial.faults.push(Fault::LateTimers);
+        trial.setup.timer_resolution = [(); 2].map(|()| ms([1, 4, 16, 100][rng.below(4) as usize]));
+    }
+}
+
+/// Draws one setting.
+fn draw_setting(transport: &mut TransportConfig, rng: &mut Rng) {
+    let mut below = |bound| rng.below(bound);
+    match below(18) {
+        0 => transport.initial_rtt = ms(1 << below(11)),
+        1 => transport.packet_threshold = 3 + below(60) as u32,
+        2 => transport.time_threshold = 1.0 + (1 + below(28)) as f32 / 4.0,
+        3 => transport.persistent_congestion_threshold = 1 + below(4) as u32,
+        4 => transport.spin_bit = !transport.spin_bit,
+        5 => transport.ecn = !transport.ecn,
+        6 => transport.mtu_discovery = false,
+        7 => transport.mtu_discovery_interval = ms(10_000 + below(50_000)),
+        8 => transport.initial_udp_payload = [1_300, 1_452, 9_000][below(3) as usize],
+        9 => transport.max_packets_in_flight = 256 << below(3),
+        10 => transport.new_tokens = below(9) as u8,
+        11 => transport.keep_alive = Some(ms(1_000 << below(6))),
+        12 => transport.keep_alive_with_streams = true,
+        13 => transport.initial_stream_window = 500 << below(6),
+        14 => transport.stream_receive_window = 500 << below(12),
+        15 => transport.receive_window = 1_000 << below(12),
+        16 => transport.max_ack_delay = ms(1 << below(11)),
+        _ => transport.stream_send_window = 500 << below(7),
+    }
+    // Windows do not shrink.
+    let (stream, all) = (transport.stream_receive_window, transport.receive_window);
+    transport.initial_stream_window = transport.initial_stream_window.min(stream);
+    transport.initial_window = transport.initial_window.min(all);
 }
 
 /// Changes what the network does, whatever else happens to it.
