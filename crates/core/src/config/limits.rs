@@ -52,6 +52,8 @@ pub(crate) const MAX_NEW_TOKENS: u8 = 8;
 /// The shortest time for which acknowledgements are held back on request
 /// (draft-ietf-quic-ack-frequency §3).
 pub(crate) const MIN_ACK_DELAY: Duration = Duration::from_millis(1);
+/// The default `initial_rtt`. Paths other than the first are never assumed to be shorter.
+pub(crate) const DEFAULT_INITIAL_RTT: Duration = Duration::from_millis(200);
 /// The largest `initial_rtt`: probe timeouts are multiples of it.
 pub(crate) const MAX_INITIAL_RTT: Duration = Duration::from_secs(60);
 /// The largest DATAGRAM frame accepted, in bytes (RFC 9221 §3): any that fits into a packet.

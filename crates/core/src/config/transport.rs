@@ -8,8 +8,8 @@ use squall_wire::{VERSION_1, VERSION_2, varint};
 
 use super::ablation::Ablation;
 use super::limits::{
-    LEAST_CRYPTO_BUFFER, LEAST_MAX_UDP_PAYLOAD, LEAST_PACKETS_IN_FLIGHT, MAX_INITIAL_RTT,
-    MAX_NEW_TOKENS, MAX_STREAMS, MAX_UDP_PAYLOAD, MIN_ACK_DELAY, MIN_UDP_PAYLOAD,
+    DEFAULT_INITIAL_RTT, LEAST_CRYPTO_BUFFER, LEAST_MAX_UDP_PAYLOAD, LEAST_PACKETS_IN_FLIGHT,
+    MAX_INITIAL_RTT, MAX_NEW_TOKENS, MAX_STREAMS, MAX_UDP_PAYLOAD, MIN_ACK_DELAY, MIN_UDP_PAYLOAD,
 };
 use crate::algorithm::{CongestionAlgorithm, CongestionControllerFactory};
 
@@ -108,7 +108,7 @@ pub struct TransportConfig {
     /// at 30 % loss in each direction, a handshake takes 0.44 s instead of 0.72 s on a 10 ms path
     /// and 1.97 s instead of 2.25 s on a 300 ms path, and no extra datagrams are sent up to 600 ms
     /// (means of 200 simulator seeds). On slower paths, a larger value saves datagrams. At most a
-    /// minute.
+    /// minute. The validation of another path assumes at least the default.
     pub initial_rtt: Duration,
     /// Congestion control algorithm.
     pub congestion: CongestionAlgorithm,
@@ -238,7 +238,7 @@ impl Default for TransportConfig {
             packet_threshold: 3,
             time_threshold: 1.125,
             persistent_congestion_threshold: 3,
-            initial_rtt: Duration::from_millis(200),
+            initial_rtt: DEFAULT_INITIAL_RTT,
             congestion: CongestionAlgorithm::default(),
             congestion_controller: None,
             pacing: true,

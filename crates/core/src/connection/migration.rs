@@ -17,6 +17,7 @@ use squall_wire::{Path, Side, TransportError, TransportErrorCode};
 use super::parts::clock::Timer;
 use super::receive::Trip;
 use super::{Connection, State};
+use crate::config::DEFAULT_INITIAL_RTT;
 use crate::error::{CloseReason, MigrateError};
 use crate::event::Event;
 use crate::observation::{Observation, PathChanged};
@@ -109,7 +110,8 @@ impl Connection {
         let first = !std::mem::replace(&mut state.validated, true);
         if !state.flow.rtt.has_sample() {
             // RFC 9002 §6.2.2: better than the initial guess of an estimate, but not a sample.
-            state.flow.rtt = RttEstimator::new(answer.time.min(self.config.initial_rtt));
+            let most = self.config.initial_rtt.max(DEFAULT_INITIAL_RTT);
+            state.flow.rtt = RttEstimator::new(answer.time.min(most));
         }
         let moves = then_move && !active;
         if answer.size && (may_move || !moves) {
@@ -307,17 +309,24 @@ impl Connection {
 
     /// Starts validating a path, again if need be.
     fn validate(&mut self, now: Time, tag: u8, then_move: bool) {
-        let interval = self.validation_interval();
+        let interval = self.validation_interval(tag);
         self.paths.validate(now, tag, interval, then_move);
         self.arm_path_timer(now);
     }
 
     /// The time between two challenges (RFC 9000 §8.2.4): the larger of the probe timeouts of the
-    /// path in use and of an unknown path.
-    fn validation_interval(&self) -> Duration {
-        let unknown = RttEstimator::new(self.config.initial_rtt).pto_base();
+    /// path in use and of an unknown path, whatever RTT the application expects of the first one.
+    /// It grows with each attempt to validate an address: if every response came after the end of
+    /// its attempt, a server would go to and fro between that address and an earlier one for ever.
+    fn validation_interval(&mut self, tag: u8) -> Duration {
+        let remote = self.paths.get_mut(tag).map(|state| state.path.remote);
+        let given_up = self.paths.inactive.as_ref().and_then(|p| p.given_up);
+        let given_up = given_up.filter(|(address, _)| Some(*address) == remote);
+        let next = given_up.map_or(Duration::ZERO, |(_, interval)| interval);
+        let expected = self.config.initial_rtt.max(DEFAULT_INITIAL_RTT);
+        let unknown = RttEstimator::new(expected).pto_base();
         let unknown = unknown + self.handshake.peer.max_ack_delay;
-        self.probe_timeout().max(unknown)
+        self.probe_timeout().max(unknown).max(next)
     }
 
     /// Ends a client's search with the path in use, the one that it had left. `active`: it was
@@ -511,6 +520,11 @@ impl Connection {
             return;
         };
         self.paths.active.validated = false;
+        if self.side == Side::Server
+            && let Some((validation, inactive)) = validation.zip(self.paths.inactive.as_mut())
+        {
+            inactive.given_up = Some((failed.remote, validation.next_interval()));
+        }
         let keep_flow = self.side == Side::Server && same_host;
         self.activate(now, tag, keep_flow);
         if self.paths.left_at_once {

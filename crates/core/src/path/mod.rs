@@ -18,6 +18,7 @@ pub(crate) mod validation;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use squall_wire::Path;
 
@@ -350,6 +351,10 @@ pub(crate) struct InactivePaths {
     /// Clients: whichever of the server's two addresses was left last. The server sends from there
     /// until it has validated the other path, however long that takes (RFC 9000 §9.6.2).
     pub(crate) left_server: Option<SocketAddr>,
+    /// Servers: the client's address that last could not be validated, and the interval of the
+    /// next attempt there. The client may be there all the same, and all responses have come too
+    /// late.
+    pub(crate) given_up: Option<(SocketAddr, Duration)>,
     /// When a response last left although the window was full.
     pub(crate) response_beyond_window: Option<Time>,
     /// Whether this end has ever sent a challenge.

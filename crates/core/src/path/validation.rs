@@ -58,11 +58,17 @@ impl Validation {
         }
     }
 
-    /// The next attempt after this one failed, at half its pace, down to a challenge every 10 s.
+    /// The next attempt after this one failed.
     #[must_use]
     pub(crate) fn again(&self, now: Time) -> Self {
+        Self::new(now, self.next_interval(), self.then_move)
+    }
+
+    /// The interval of the attempt after this one, which is twice as long, up to 10 s.
+    #[must_use]
+    pub(crate) fn next_interval(&self) -> Duration {
         let interval = (2 * self.interval).min(MAX_INTERVAL);
-        Self::new(now, interval.max(self.interval), self.then_move)
+        interval.max(self.interval)
     }
 
     /// Whether another attempt would be no slower than this one.

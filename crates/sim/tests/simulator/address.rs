@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use squall_sim::{Failure, Faults, Plan, Rng, Simulation};
+use squall_sim::{Elsewhere, Failure, Faults, Plan, Rng, Simulation};
 use squall_wire::Side;
 
 use crate::common::{lossy, ms, secs, seeds, setup, sweep};
@@ -55,6 +55,40 @@ fn a_server_follows_a_client_whose_nat_forgot_it() {
             let path = sim.pair.connection(Side::Server).map(|c| c.path());
             if path.is_none_or(|p| p.remote != other) {
                 return wrong(&sim, "the server is elsewhere");
+            }
+            Ok(())
+        });
+    }
+}
+
+// test: RFC 9000 §8.2.4: an attempt lasts long enough for a response, however long the path is and
+// whatever RTT the settings expect
+#[test]
+fn an_address_that_is_farther_away_than_the_last_is_validated() {
+    for (expected, delay) in [(ms(1), ms(45)), (ms(200), ms(1500))] {
+        sweep(&seeds(20), |seed| {
+            let near = Faults {
+                delay: ms(5),
+                elsewhere: Some(Elsewhere {
+                    delay,
+                    max_payload: 1472,
+                }),
+                ..lossy(0.05)
+            };
+            let mut setup = setup(seed, near);
+            for transport in &mut setup.transport {
+                transport.initial_rtt = expected;
+                transport.max_idle_timeout = secs(300);
+            }
+            let mut sim = Simulation::new(setup, Plan::one_stream(600_000));
+            sim.run_until(secs(60), "some bytes", |sim| {
+                sim.parties.iter().all(|p| p.read > 50_000)
+            })?;
+            sim.pair.network().rebind(Side::Client, elsewhere(1));
+            sim.run_until(secs(300), "all bytes", Simulation::is_complete)?;
+            let stats = sim.pair.stats(Side::Server);
+            if stats.migrations > 5 {
+                return wrong(&sim, "the server goes to and fro");
             }
             Ok(())
         });
