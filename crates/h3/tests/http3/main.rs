@@ -13,4 +13,5 @@ mod slow;
 mod stages;
 #[cfg(feature = "tracing")]
 mod trace;
+mod trials;
 mod webtransport;

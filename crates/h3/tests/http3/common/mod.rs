@@ -1,4 +1,7 @@
 //! A server and clients over loopback sockets.
+#[path = "../../../../squall/tests/common/proxy.rs"]
+pub(crate) mod proxy;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
