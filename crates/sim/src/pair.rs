@@ -32,6 +32,8 @@ const BUFFER: usize = 65_536;
 const MAX_BUNDLES: usize = 10_000;
 /// Steps at one point in time after which time counts as standing still.
 const MAX_STEPS_AT_ONCE: u32 = 1_000;
+/// The time between two turns of a connection that has more to send than it may at a time.
+const TURN: Duration = Duration::from_micros(100);
 /// When runs begin: not at zero, so that arithmetic that goes below the start is noticed.
 const START: Time = Time::from_nanos(1_000_000_000);
 
@@ -56,6 +58,9 @@ pub struct Setup {
     pub ids: [ConnectionIdGenerator; 2],
     /// Timers expire only at multiples of this, by [`Side`]; zero: when they are due.
     pub timer_resolution: [Duration; 2],
+    /// The most bundles that a connection sends at a time, by [`Side`]; the others wait for its
+    /// next turn.
+    pub bundles_a_turn: [usize; 2],
     /// Changes the settings of one side's endpoint.
     pub tune: fn(Side, &mut EndpointConfig),
 }
@@ -74,6 +79,7 @@ impl Setup {
             qlog: None,
             ids: Default::default(),
             timer_resolution: Default::default(),
+            bundles_a_turn: [usize::MAX; 2],
             tune: |_, _| {},
         }
     }
@@ -107,6 +113,10 @@ struct Host {
     suspended: Time,
     /// Its timers expire at multiples of this, unless it is zero.
     timer_resolution: Duration,
+    /// The most bundles that a connection sends in a turn, and when the next turn is if one has
+    /// more.
+    bundles_a_turn: usize,
+    next_turn: Option<Time>,
     /// Where the log of its first connection goes.
     qlog: Option<PathBuf>,
     transport: Arc<TransportConfig>,
@@ -150,6 +160,7 @@ impl Pair {
             qlog,
             ids,
             timer_resolution,
+            bundles_a_turn,
         } = setup;
         let [client_transport, server_transport] = transport.map(Arc::new);
         let mut rng = Rng::new(seed ^ 0x0065_6e64_706f_696e);
@@ -177,6 +188,8 @@ impl Pair {
                 refuses: false,
                 suspended: Time::ZERO,
                 timer_resolution: timer_resolution[side as usize],
+                bundles_a_turn: bundles_a_turn[side as usize],
+                next_turn: None,
                 qlog: qlog
                     .as_ref()
                     .map(|folder| folder.join(format!("{seed}-{side:?}.sqlog").to_lowercase())),
@@ -454,7 +467,8 @@ impl Pair {
             let timeouts = members
                 .filter_map(|m| m.connection.next_timeout())
                 .map(|due| host.timer_expiry(due).max(self.now));
-            timeouts.chain(self.network.next_arrival(host.side)).min()
+            let others = self.network.next_arrival(host.side);
+            timeouts.chain(others).chain(host.next_turn).min()
         });
         next.min()
     }
@@ -488,6 +502,8 @@ impl Pair {
         }
         let id_length = self.id_lengths[side.peer() as usize];
         let mut violation = None;
+        // It may not be the time yet, but another turn does no harm.
+        host.next_turn = None;
         for member in &mut host.members {
             if member.removed {
                 continue;
@@ -513,6 +529,10 @@ impl Pair {
                 self.network.send(self.now, side, &transmit, bytes);
                 if let Some(source) = self.network.refused_source(side, &transmit.path) {
                     member.connection.on_source_lost(self.now, source);
+                }
+                if bundles >= host.bundles_a_turn {
+                    host.next_turn = Some(self.now + TURN);
+                    break;
                 }
             }
             while let Some(event) = member.connection.poll_event() {

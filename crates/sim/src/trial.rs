@@ -100,11 +100,13 @@ pub enum Fault {
     SlowWriter,
     /// Timers expire late, as those of a runtime with a coarse clock.
     LateTimers,
+    /// Connections send a few bundles at a time.
+    ShortTurns,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::HeavyLoss,
         Self::Loss,
         Self::Duplication,
@@ -139,6 +141,7 @@ impl Fault {
         Self::Settings,
         Self::SlowWriter,
         Self::LateTimers,
+        Self::ShortTurns,
     ];
 
     /// Its name in the list of counts.
@@ -179,6 +182,7 @@ impl Fault {
             Self::Settings => "uncommon settings",
             Self::SlowWriter => "slow writer",
             Self::LateTimers => "late timers",
+            Self::ShortTurns => "short turns",
         }
     }
 }

@@ -227,6 +227,10 @@ fn draw_owners(trial: &mut Trial) {
         trial.faults.push(Fault::LateTimers);
         trial.setup.timer_resolution = [(); 2].map(|()| ms([1, 4, 16, 100][rng.below(4) as usize]));
     }
+    if rng.chance(0.2) {
+        trial.faults.push(Fault::ShortTurns);
+        trial.setup.bundles_a_turn = [(); 2].map(|()| 1 + rng.below(3) as usize);
+    }
 }
 
 /// Draws one setting.
