@@ -14,7 +14,8 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::quic::{ClientConnection, Connection, ServerConnection, Version};
 use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::{
-    CipherSuite, ClientConfig, HandshakeKind, NamedGroup, ServerConfig, Tls13CipherSuite,
+    CertificateError, CipherSuite, ClientConfig, HandshakeKind, NamedGroup, ServerConfig,
+    Tls13CipherSuite,
 };
 
 use crate::exporter::ExporterSecret;
@@ -176,6 +177,32 @@ fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
         .ok()
 }
 
+/// rustls' text, with what to look for where it does not say. Both ends read it.
+fn explained(error: &rustls::Error) -> String {
+    let hint = match error {
+        rustls::Error::General(text) if text == "no server certificate chain resolved" => {
+            // Not an unexpected error, as rustls calls it.
+            return "the server has no certificate for the server name that the client asked for"
+                .to_owned();
+        }
+        rustls::Error::NoApplicationProtocol => "the ends have no ALPN protocol in common",
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "its issuer is not among the trusted roots"
+        }
+        rustls::Error::InvalidCertificate(CertificateError::BadSignature) => {
+            "a trusted root has the name of its issuer, but another key"
+        }
+        rustls::Error::InvalidCertificate(CertificateError::Other(other))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            "it is a CA's certificate; use one without the CA flag, which the CA has issued or \
+             which is trusted itself"
+        }
+        _ => return error.to_string(),
+    };
+    format!("{error} ({hint})")
+}
+
 fn check(provider: &CryptoProvider, versions: &[u32]) -> Result<(), Error> {
     let known = |version: &&u32| ![VERSION_1, VERSION_2].contains(*version);
     if let Some(unknown) = versions.iter().find(known) {
@@ -334,7 +361,7 @@ impl Session {
             };
             Alert {
                 code: self.connection.alert().map(u8::from).or(unnamed),
-                reason: error.to_string(),
+                reason: explained(&error),
             }
         })
     }
