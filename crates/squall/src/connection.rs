@@ -397,9 +397,9 @@ impl Connection {
 
     /// Changes the largest flow-control credit of the connection, in bytes; see
     /// [`TransportConfig::receive_window`](field@crate::TransportConfig::receive_window). Credit
-    /// that the peer already has remains valid.
+    /// that the peer already has remains valid. Zero: no further credit, until a call with more.
     pub fn set_receive_window(&self, bytes: u64) {
-        self.0.0.lock().core.set_receive_window(bytes);
+        self.0.0.call(|state| state.core.set_receive_window(bytes));
     }
 
     /// Changes how much the send buffers of all streams may hold together, in bytes; see
