@@ -68,5 +68,5 @@ impl WorkerEndReason {
 
 /// Why a connection is not started on an endpoint that is closed, or whose worker has ended.
 pub(crate) fn endpoint_closed() -> CloseReason {
-    CloseReason::NotStarted("the endpoint is closed".to_owned())
+    CloseReason::NotStarted("the endpoint is closed, or its worker has ended".to_owned())
 }
