@@ -20,7 +20,7 @@ pub(crate) const MAX_TOKEN_LEN: usize = 512;
 /// servers, so a store must bound how many it keeps; each is at most 512 bytes long.
 ///
 /// The methods are called on worker threads, which serve other connections too: they must return
-/// quickly, and a panic ends the worker.
+/// quickly. If one panics, the token is lost, and the connection goes on without it.
 ///
 /// ```
 /// use squall_core::{MemoryTokenStore, TokenStore};

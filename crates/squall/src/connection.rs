@@ -184,15 +184,23 @@ impl Connection {
     /// Closes the connection immediately. The peer receives `code` and `reason`; undelivered data
     /// is lost. Where that matters, await [`SendStream::stopped`](crate::SendStream::stopped)
     /// first, or use [`shutdown`](Self::shutdown).
+    ///
+    /// Returns before the CONNECTION_CLOSE is sent. A program that ends right after this call must
+    /// await [`shutdown`](Self::shutdown) or [`Endpoint::wait_idle`](crate::Endpoint::wait_idle),
+    /// or the peer only learns of the end by its idle timeout.
     pub fn close(&self, code: u64, reason: &[u8]) {
         self.0.0.close(code, reason);
     }
 
     /// Waits until every stream that was finished before this call is delivered, then closes the
     /// connection with `code` and `reason`. Other streams are lost, as with
-    /// [`close`](Self::close).
+    /// [`close`](Self::close). Returns when the CONNECTION_CLOSE has been handed to the system, so
+    /// that the program may end. If that datagram is lost, the peer waits for its idle timeout;
+    /// [`Endpoint::wait_idle`](crate::Endpoint::wait_idle) also waits for the time in which it is
+    /// repeated.
     ///
-    /// Cancel-safe: if the future is dropped while it waits, the connection is not closed.
+    /// Cancel-safe: if the future is dropped while it waits for delivery, the connection is not
+    /// closed.
     pub async fn shutdown(&self, code: u64, reason: &[u8]) {
         self.0.0.shut_down(code, reason).await;
     }
@@ -389,9 +397,9 @@ impl Connection {
 
     /// Changes the largest flow-control credit of the connection, in bytes; see
     /// [`TransportConfig::receive_window`](field@crate::TransportConfig::receive_window). Credit
-    /// that the peer already has remains valid.
+    /// that the peer already has remains valid. Zero: no further credit, until a call with more.
     pub fn set_receive_window(&self, bytes: u64) {
-        self.0.0.lock().core.set_receive_window(bytes);
+        self.0.0.call(|state| state.core.set_receive_window(bytes));
     }
 
     /// Changes how much the send buffers of all streams may hold together, in bytes; see

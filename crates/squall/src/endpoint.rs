@@ -199,7 +199,23 @@ impl Endpoint {
 
     /// Whether a datagram to `remote` can leave the socket at all.
     fn reaches(&self, remote: SocketAddr) -> bool {
-        if remote.port() == 0 || remote.ip().is_unspecified() {
+        let ip = remote.ip();
+        if remote.port() == 0 || ip.is_unspecified() || ip.is_multicast() {
+            return false;
+        }
+        // fe80::1 without its zone: the system does not know the interface, unless the socket is
+        // bound to one. Sockets of the application's own may be.
+        let settings = &self.0.settings;
+        let may_be_bound =
+            settings.device.is_some() || settings.carrier.is_some() || !settings.sockets.is_empty();
+        if let SocketAddr::V6(v6) = remote
+            && v6.ip().is_unicast_link_local()
+            && v6.scope_id() == 0
+            && !may_be_bound
+            && self
+                .local_addr()
+                .is_ok_and(|local| local.ip().is_unspecified())
+        {
             return false;
         }
         // If the system does not report where the socket is bound, the send will fail instead.

@@ -63,6 +63,11 @@
 //! - Dropping the last [`Endpoint`] handle leaves its connections running; the workers end when the
 //!   last connection ends.
 //!
+//! Nothing is sent any more once the process ends. A program that has written its last data calls
+//! [`SendStream::finish`] and then awaits [`Connection::shutdown`] or [`Endpoint::shutdown`]: the
+//! data is then acknowledged, and the peer is told that the connection is closed. With
+//! [`Connection::close`] or a drop alone, a peer may have to wait for its idle timeout.
+//!
 //! # Coming from quinn
 //! Most names are the same. Error codes are plain `u64`s; values above 2^62 − 1 are clamped. The
 //! differences from quinn 0.11, type by type (the repository's porting guide shows them in code):

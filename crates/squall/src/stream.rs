@@ -31,13 +31,23 @@ const MAX_COPY: usize = 64 * 1024;
 /// [`TransportConfig::reset_on_drop_code`](crate::TransportConfig::reset_on_drop_code). Such resets
 /// are counted in [`Stats::streams_reset_on_drop`](crate::Stats::streams_reset_on_drop), and the
 /// first on each connection is logged as a warning.
+///
+/// Libraries that want one type for both directions, such as TLS or proxies, get it from
+/// [`tokio::io::join`]`(recv, send)`, which is `AsyncRead + AsyncWrite`.
 pub struct SendStream {
     connection: Arc<Handle>,
     id: StreamId,
     /// The error code of the reset sent on drop, if it differs from the configured one.
     drop_code: Option<u64>,
-    /// Finished or reset by us: dropping does nothing more.
-    ended: bool,
+    /// `Some`: dropping does nothing more.
+    ended: Option<Ended>,
+}
+
+/// How this end has ended a sending half.
+#[derive(Clone, Copy, Debug)]
+enum Ended {
+    Finished,
+    Reset,
 }
 
 impl SendStream {
@@ -46,7 +56,7 @@ impl SendStream {
             connection,
             id,
             drop_code: None,
-            ended: false,
+            ended: None,
         }
     }
 
@@ -123,7 +133,7 @@ impl SendStream {
             Ok(written)
         });
         if matches!(written, Poll::Ready(Ok(written)) if written == len) {
-            self.ended = true;
+            self.ended = Some(Ended::Finished);
         }
         written
     }
@@ -312,7 +322,7 @@ impl SendStream {
     /// # Errors
     /// The peer stopped the stream, it was already finished or reset, or the connection ended.
     pub fn finish(&mut self) -> Result<(), WriteError> {
-        self.ended = true;
+        self.ended.get_or_insert(Ended::Finished);
         self.connection.0.call(|state| {
             state
                 .core
@@ -348,7 +358,7 @@ impl SendStream {
             StreamId,
         ) -> Result<(), squall_core::WriteError>,
     ) -> Result<(), WriteError> {
-        self.ended = true;
+        self.ended = Some(Ended::Reset);
         let mut waiting = Vec::new();
         let result = self.connection.0.call(|state| {
             state.wake(Line::Delivery, &mut waiting);
@@ -466,7 +476,9 @@ impl Drop for SendStream {
     fn drop(&mut self) {
         let mut waiting = Vec::new();
         let dropped = self.connection.0.call(|state| {
-            let dropped = (!self.ended)
+            let dropped = self
+                .ended
+                .is_none()
                 .then(|| state.core.reset_dropped(self.id, self.drop_code))
                 .flatten();
             if dropped.is_some() {
@@ -504,12 +516,13 @@ impl AsyncWrite for SendStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Finishes the stream.
+    /// Finishes the stream, if it is not finished yet. Fails if it was reset.
     fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.ended {
-            return Poll::Ready(Ok(()));
-        }
-        Poll::Ready(self.finish().map_err(Into::into))
+        Poll::Ready(match self.ended {
+            None => self.finish().map_err(Into::into),
+            Some(Ended::Finished) => Ok(()),
+            Some(Ended::Reset) => Err(WriteError::Closed.into()),
+        })
     }
 }
 

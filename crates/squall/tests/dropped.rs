@@ -102,7 +102,12 @@ async fn streams_that_were_ended_are_left_alone() {
     let (mut recv, task) = ask(&pair, handler).await;
     assert_eq!(within(recv.read_to_end(1000)).await.unwrap(), b"whole");
     task.await.unwrap();
-    let handler = |mut send: SendStream, _| async move { send.reset(5).unwrap() };
+    let handler = |mut send: SendStream, _| async move {
+        send.reset(5).unwrap();
+        // Not as if the data would still arrive.
+        let ended = tokio::io::AsyncWriteExt::shutdown(&mut send).await;
+        assert_eq!(ended.unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+    };
     let (mut recv, task) = ask(&pair, handler).await;
     assert_eq!(code_of(&mut recv).await, 5);
     task.await.unwrap();

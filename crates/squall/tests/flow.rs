@@ -181,3 +181,50 @@ async fn windows_change_while_the_connection_is_at_work() {
     within(send.write_all(rest)).await.unwrap();
     within(reading).await.unwrap();
 }
+
+/// A window of zero pauses the peer, even after all that it could send has been read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_of_zero_pauses_the_peer_until_it_is_raised() {
+    const WINDOW: u64 = 100_000;
+    let narrow = TransportConfig::default()
+        .initial_window(WINDOW)
+        .receive_window(WINDOW);
+    let pair = Pair::with(TransportConfig::default(), narrow, |builder| builder).await;
+    pair.far.set_receive_window(0);
+    let bytes = pattern(500_000, 1);
+    let mut send = pair.near.open_uni().await.unwrap();
+    let sending = {
+        let bytes = bytes.clone();
+        tokio::spawn(async move {
+            send.write_last(&bytes).await.unwrap();
+            send
+        })
+    };
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    let mut read = Vec::new();
+    while let Ok(chunk) =
+        tokio::time::timeout(Duration::from_millis(300), recv.read_chunk(usize::MAX)).await
+    {
+        read.extend_from_slice(&chunk.unwrap().unwrap());
+    }
+    assert_eq!(read.len() as u64, WINDOW, "no more than was granted");
+    pair.far.set_receive_window(WINDOW);
+    read.extend(within(recv.read_to_end(bytes.len())).await.unwrap());
+    assert!(read == bytes);
+    within(sending).await.unwrap();
+}
+
+#[tokio::test]
+async fn windows_in_which_nothing_fits_are_refused() {
+    let identity = common::Identity::new();
+    let default = TransportConfig::default;
+    for transport in [
+        default().initial_window(0).receive_window(0),
+        default().initial_window(0),
+        default().initial_stream_window(0),
+    ] {
+        let server = identity.server(common::ALPN, transport);
+        let error = squall::Endpoint::server(common::ANY, server).unwrap_err();
+        assert!(error.to_string().contains("set_receive_window"), "{error}");
+    }
+}

@@ -236,3 +236,57 @@ fn accounting_knows_the_sleep_of_a_task() {
         assert!(slept > all / 2, "{slept} of {all} ticks");
     });
 }
+
+/// A program may end once a connection is shut down: its peer has been told.
+#[test]
+fn a_shutdown_ends_after_the_close_is_sent() {
+    let server_runtime = Runtime::new().unwrap();
+    let identity = Identity::new();
+    let server = Builder::new(ANY).server(identity.server(ALPN, TransportConfig::default()));
+    let server = server.bind().unwrap();
+    for tasks in [true, false] {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let client = Builder::new(ANY).client(identity.client(ALPN, TransportConfig::default()));
+        let client = match tasks {
+            true => client.on_runtime(runtime.handle().clone()),
+            false => client,
+        };
+        let client = client.bind().unwrap();
+        let address = server.local_addr().unwrap();
+        let accepting = server_runtime.spawn({
+            let server = server.clone();
+            async move { server.accept().await.unwrap().await.unwrap() }
+        });
+        let before = || client.stats().udp.datagrams_sent;
+        let (near, sent) = runtime.block_on(async {
+            let near = client.connect(address, "localhost").unwrap().await.unwrap();
+            // The handshake is over, so that the close is the only datagram to come.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let sent = before();
+            near.shutdown(7, b"done").await;
+            (near, sent)
+        });
+        assert!(before() > sent);
+        // As if the process ended here: a runtime's worker never runs again.
+        std::mem::forget(runtime);
+        let reason = server_runtime.block_on(async {
+            let far = within(accepting).await.unwrap();
+            within(far.closed()).await
+        });
+        assert!(
+            matches!(
+                reason,
+                CloseReason::Application {
+                    code: 7,
+                    remote: true,
+                    ..
+                }
+            ),
+            "{reason:?}"
+        );
+        drop(near);
+    }
+}

@@ -166,6 +166,74 @@ async fn a_self_signed_identity_is_trusted_by_its_own_roots() {
     assert!(matches!(error, Error::SelfSigned(_)), "{error}");
 }
 
+/// Both ends' text of a handshake that fails, without who closed.
+async fn objection(server: rustls::ServerConfig, client: rustls::ClientConfig) -> String {
+    let server = Builder::new(ANY).server(ServerConfig::new(server));
+    let server = server.bind().unwrap();
+    let client = Builder::new(ANY).client(ClientConfig::new(client));
+    let client = client.bind().unwrap();
+    let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+    let (near, far) = common::meet(connecting.unwrap(), &server).await;
+    let text = |result: Result<squall::Connection, CloseReason>| {
+        let text = result.unwrap_err().to_string();
+        let (_, text) = text.split_once(": ").unwrap();
+        text.to_owned()
+    };
+    let (near, far) = (text(near), text(far));
+    assert_eq!(near, far);
+    near
+}
+
+/// Has a certificate for nobody.
+#[derive(Debug)]
+struct Nobody;
+
+impl rustls::server::ResolvesServerCert for Nobody {
+    fn resolve(
+        &self,
+        _: rustls::server::ClientHello<'_>,
+    ) -> Option<std::sync::Arc<rustls::sign::CertifiedKey>> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn a_failed_handshake_says_what_to_look_for() {
+    let identity = Identity::self_signed(["localhost"]).unwrap();
+    let roots = || identity.roots().unwrap();
+    let server = || tls::server(identity.clone(), PROTOCOLS).unwrap();
+    let other_protocol = tls::client(roots(), &[b"other"]).unwrap();
+    let text = objection(server(), other_protocol).await;
+    assert!(text.contains("no_application_protocol"), "{text}");
+    assert!(text.contains("ALPN"), "{text}");
+
+    let mut for_nobody = server();
+    for_nobody.cert_resolver = std::sync::Arc::new(Nobody);
+    let client = || tls::client(roots(), PROTOCOLS).unwrap();
+    let text = objection(for_nobody, client()).await;
+    assert!(
+        text.contains("no certificate for the server name"),
+        "{text}"
+    );
+    assert!(!text.contains("unexpected"), "{text}");
+
+    // A new self-signed certificate has the old one's name, and another key.
+    let renewed = Identity::self_signed(["localhost"]).unwrap();
+    let text = objection(tls::server(renewed, PROTOCOLS).unwrap(), client()).await;
+    assert!(text.contains("another key"), "{text}");
+
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.der().clone()).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
+    let of_a_ca = squall::server_tls(vec![certificate.der().clone()], key, PROTOCOLS).unwrap();
+    let text = objection(of_a_ca, tls::client(roots, PROTOCOLS).unwrap()).await;
+    assert!(text.contains("without the CA flag"), "{text}");
+}
+
 /// The error, which is one line and begins with the file's path.
 fn line<T>(result: Result<T, Error>, path: &Path) -> String {
     let error = result.err().unwrap();

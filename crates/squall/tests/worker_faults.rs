@@ -10,16 +10,18 @@
 mod common;
 
 use std::fs::File;
+use std::future::Future;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
+use std::task::{Context, Wake};
 use std::time::Duration;
 
 use common::{ALPN, ANY, Identity, Pair, namespace, pattern, within};
 use squall::rustls::server::{ClientHello, ResolvesServerCert};
 use squall::rustls::sign::CertifiedKey;
 use squall::{
-    Builder, Bytes, CloseReason, Connection, Endpoint, ServerConfig, TransportConfig,
+    Builder, Bytes, CloseReason, Connection, Endpoint, ServerConfig, TokenStore, TransportConfig,
     WorkerEndReason,
 };
 use squall_udp::{Options, SendBatch, Socket};
@@ -382,11 +384,8 @@ impl ResolvesServerCert for Panics {
     }
 }
 
-// test: SECURITY.md row 50: a panic in a callback ends one worker, and is reported
-#[tokio::test(flavor = "multi_thread")]
-async fn a_panic_in_a_callback_is_the_end_of_a_worker_and_not_of_the_endpoint() {
-    const WORKERS: usize = 2;
-    let identity = Identity::new();
+/// A server whose resolver panics once it is armed.
+fn with_resolver(identity: &Identity, workers: usize) -> (Endpoint, Arc<Panics>) {
     let (chain, key) = identity.chain_and_key();
     let provider = squall::provider();
     let key = provider.key_provider.load_private_key(key).unwrap();
@@ -397,23 +396,103 @@ async fn a_panic_in_a_callback_is_the_end_of_a_worker_and_not_of_the_endpoint() 
     let config = identity.server(ALPN, TransportConfig::default());
     let mut tls = squall::rustls::ServerConfig::clone(&config.tls);
     tls.cert_resolver = Arc::clone(&resolver) as Arc<dyn ResolvesServerCert>;
-    let config = ServerConfig::new(tls);
-    let server = Builder::new(ANY).server(config).workers(WORKERS);
-    let server = server.bind().unwrap();
+    let server = Builder::new(ANY).server(ServerConfig::new(tls));
+    (server.workers(workers).bind().unwrap(), resolver)
+}
+
+// test: SECURITY.md row 50: a panic in a TLS callback costs one handshake
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_in_a_tls_callback_costs_one_handshake() {
+    let identity = Identity::new();
+    let (server, resolver) = with_resolver(&identity, 1);
+    let client = client(&identity);
+    let (near, far) = connect(&client, &server).await;
+    resolver.armed.store(true, Ordering::Relaxed);
+    let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+    let (at_client, at_server) = common::meet(connecting.unwrap(), &server).await;
+    for (reason, closed_by) in [(at_client, "the peer"), (at_server, "this end")] {
+        let reason = reason.unwrap_err().to_string();
+        assert!(reason.contains("alert 80"), "{reason}");
+        assert!(reason.contains(closed_by), "{reason}");
+        assert!(reason.contains("callback"), "{reason}");
+        // The peer is not shown what went wrong here.
+        assert!(!reason.contains("defect"), "{reason}");
+    }
+    deliver(&near, &far).await;
+    connect(&client, &server).await;
+    assert_eq!(server.stats().worker_ends, 0);
+}
+
+/// A store whose methods panic.
+#[derive(Debug)]
+struct BadStore;
+
+impl TokenStore for BadStore {
+    fn insert(&self, _: &str, _: u32, _: &[u8]) {
+        panic!("a defect in the store");
+    }
+
+    fn take(&self, _: &str, _: u32) -> Option<Vec<u8>> {
+        panic!("a defect in the store");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_of_a_client_s_callbacks_costs_no_other_connection() {
+    let identity = Identity::new();
+    let (server, _) = with_resolver(&identity, 1);
+    let address = server.local_addr().unwrap();
+    let client = client(&identity);
+    let config = identity.client(ALPN, TransportConfig::default());
+    let bad_store = config.clone().token_store(Arc::new(BadStore));
+    let connecting = client.connect_with(bad_store, address, "localhost");
+    let (near, far) = common::meet(connecting.unwrap(), &server).await;
+    let (near, far) = (near.unwrap(), far.unwrap());
+    // The server's NEW_TOKEN frames have arrived.
+    deliver(&far, &near).await;
+    let bad_id = config.original_destination_id(|| panic!("a defect in the closure"));
+    let refused = within(client.connect_with(bad_id, address, "localhost").unwrap()).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("original_destination_id"), "{refused}");
+    deliver(&near, &far).await;
+    assert_eq!(client.stats().worker_ends, 0);
+}
+
+/// Polls a future with a waker that panics when it is woken.
+struct Wakes;
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        panic!("a defect in the waker");
+    }
+}
+
+// test: SECURITY.md row 50: a panic on a worker's thread ends one worker, and is reported
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_in_a_callback_is_the_end_of_a_worker_and_not_of_the_endpoint() {
+    const WORKERS: usize = 2;
+    let identity = Identity::new();
+    let (server, _) = with_resolver(&identity, WORKERS);
     let client = client(&identity);
     let connections = on_each(&client, &server, WORKERS).await;
-    resolver.armed.store(true, Ordering::Relaxed);
-    let other = self::client(&identity);
-    let connecting = other.connect(server.local_addr().unwrap(), "localhost");
-    let incoming = within(server.accept()).await.unwrap();
-    assert!(within(incoming.accept()).await.is_err());
+    let (near, far) = &connections[0];
+    let mut waits = std::pin::pin!(far.accept_uni());
+    let waker = Arc::new(Wakes).into();
+    assert!(
+        waits
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    let mut send = within(near.open_uni()).await.unwrap();
+    send.write_all(b"wakes it").await.unwrap();
     let end = within(server.worker_ended()).await.unwrap();
     let WorkerEndReason::Panic(message) = &end.reason else {
         panic!("{end}");
     };
-    assert!(message.contains("a defect in the resolver"), "{message}");
-    drop(connecting);
+    assert!(message.contains("a defect in the waker"), "{message}");
     let dead = end.worker;
+    assert_eq!(dead, far.worker());
     let reason = within(connections[dead].1.closed()).await;
     assert!(format!("{reason:?}").contains("panicked"), "{reason:?}");
     let (near, far) = &connections[1 - dead];

@@ -5,6 +5,7 @@
 //! recently installed keys, until there is no more. Each [`KeyChange`] opens a level.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use rustls::client::Resumption;
@@ -13,7 +14,8 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::quic::{ClientConnection, Connection, ServerConnection, Version};
 use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::{
-    CipherSuite, ClientConfig, HandshakeKind, NamedGroup, ServerConfig, Tls13CipherSuite,
+    CertificateError, CipherSuite, ClientConfig, HandshakeKind, NamedGroup, ServerConfig,
+    Tls13CipherSuite,
 };
 
 use crate::exporter::ExporterSecret;
@@ -27,6 +29,11 @@ use crate::storage::Bound;
 const DECODE_ERROR: u8 = 50;
 /// RFC 8446 §6.
 const UNEXPECTED_MESSAGE: u8 = 10;
+/// RFC 8446 §6.
+const INTERNAL_ERROR: u8 = 80;
+/// What a panic is reported as. The peer reads it too, so it does not contain the panic's message,
+/// which the panic hook prints.
+const PANICKED: &str = "a TLS callback of the application panicked";
 /// QUIC version 1 (RFC 9000 §15).
 const VERSION_1: u32 = 1;
 /// QUIC version 2 (RFC 9369 §3.1).
@@ -85,6 +92,8 @@ pub enum Error {
     EarlyDataSize(u32),
     /// rustls refused the configuration.
     Tls(rustls::Error),
+    /// Code of the application that rustls calls has panicked.
+    Panicked,
 }
 
 impl fmt::Display for Error {
@@ -109,6 +118,7 @@ impl fmt::Display for Error {
                 "max_early_data_size is {size}: QUIC allows 0 and 4294967295 (RFC 9001 §4.6.1)"
             ),
             Self::Tls(error) => write!(f, "rustls refused the configuration: {error}"),
+            Self::Panicked => f.write_str(PANICKED),
         }
     }
 }
@@ -120,7 +130,8 @@ impl std::error::Error for Error {
             Self::NoSuite
             | Self::UnsupportedSuite(_)
             | Self::UnsupportedVersion(_)
-            | Self::EarlyDataSize(_) => None,
+            | Self::EarlyDataSize(_)
+            | Self::Panicked => None,
         }
     }
 }
@@ -151,6 +162,45 @@ impl ProducesTickets for NoTickets {
     fn decrypt(&self, _: &[u8]) -> Option<Vec<u8>> {
         None
     }
+}
+
+/// Calls rustls, and through it the application's code: certificate resolvers, verifiers, stores of
+/// sessions and tickets. `None` if that panics: one handshake fails then, and not all connections
+/// of a thread. The session must not be used any more, except to drop it.
+fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(call));
+    result
+        .map_err(|payload| {
+            // Dropping the payload may panic as well.
+            drop(catch_unwind(AssertUnwindSafe(|| drop(payload))));
+        })
+        .ok()
+}
+
+/// rustls' text, with what to look for where it does not say. Both ends read it.
+fn explained(error: &rustls::Error) -> String {
+    let hint = match error {
+        rustls::Error::General(text) if text == "no server certificate chain resolved" => {
+            // Not an unexpected error, as rustls calls it.
+            return "the server has no certificate for the server name that the client asked for"
+                .to_owned();
+        }
+        rustls::Error::NoApplicationProtocol => "the ends have no ALPN protocol in common",
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "its issuer is not among the trusted roots"
+        }
+        rustls::Error::InvalidCertificate(CertificateError::BadSignature) => {
+            "a trusted root has the name of its issuer, but another key"
+        }
+        rustls::Error::InvalidCertificate(CertificateError::Other(other))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            "it is a CA's certificate; use one without the CA flag, which the CA has issued or \
+             which is trusted itself"
+        }
+        _ => return error.to_string(),
+    };
+    format!("{error} ({hint})")
 }
 
 fn check(provider: &CryptoProvider, versions: &[u32]) -> Result<(), Error> {
@@ -206,7 +256,8 @@ impl Session {
             config.resumption = Resumption::disabled();
         }
         // The labels that rustls derives from the version are not used: see `secrets`.
-        let connection = ClientConnection::new(config.into(), Version::V1, server_name, params)?;
+        let connect = || ClientConnection::new(config.into(), Version::V1, server_name, params);
+        let connection = guarded(connect).ok_or(Error::Panicked)??;
         Ok(Self {
             connection: connection.into(),
             tap,
@@ -246,7 +297,8 @@ impl Session {
                 limits: limits.to_vec(),
             });
         }
-        let connection = ServerConnection::new(config.into(), Version::V1, params)?;
+        let accept = || ServerConnection::new(config.into(), Version::V1, params);
+        let connection = guarded(accept).ok_or(Error::Panicked)??;
         Ok(Self {
             connection: connection.into(),
             tap,
@@ -293,9 +345,14 @@ impl Session {
     /// different calls (RFC 9001 §4.1.3).
     ///
     /// # Errors
-    /// The alert to close the connection with (RFC 9001 §4.8).
+    /// The alert to close the connection with (RFC 9001 §4.8). If the application's code panics,
+    /// that is `internal_error`.
     pub fn read(&mut self, crypto: &[u8]) -> Result<(), Alert> {
-        self.connection.read_hs(crypto).map_err(|error| {
+        let read = guarded(|| self.connection.read_hs(crypto)).ok_or_else(|| Alert {
+            code: Some(INTERNAL_ERROR),
+            reason: PANICKED.to_owned(),
+        })?;
+        read.map_err(|error| {
             // rustls names no alert if it cannot even separate the messages.
             let unnamed = match error {
                 rustls::Error::InvalidMessage(_) => Some(DECODE_ERROR),
@@ -304,7 +361,7 @@ impl Session {
             };
             Alert {
                 code: self.connection.alert().map(u8::from).or(unnamed),
-                reason: error.to_string(),
+                reason: explained(&error),
             }
         })
     }
@@ -313,9 +370,10 @@ impl Session {
     /// yet: Initial). After a [`KeyChange`] call again, as more bytes, for the new level, may wait.
     ///
     /// # Errors
-    /// [`Error::NoSuite`], if rustls makes keys without logging their secrets.
+    /// [`Error::NoSuite`], if rustls makes keys without logging their secrets; [`Error::Panicked`].
     pub fn write(&mut self, out: &mut Vec<u8>) -> Result<Option<KeyChange>, Error> {
-        let Some(change) = self.connection.write_hs(out) else {
+        let written = guarded(|| self.connection.write_hs(out)).ok_or(Error::Panicked)?;
+        let Some(change) = written else {
             return Ok(None);
         };
         let one_rtt = matches!(change, rustls::quic::KeyChange::OneRtt { .. });

@@ -58,7 +58,7 @@ impl ClientConfig {
     /// of drawing 8 random bytes. It must be 8 to 20 bytes long, or connecting fails, and hard to
     /// guess (RFC 9000 §7.2). A load balancer may route by it, and qlogs are named after it.
     ///
-    /// `choose` runs on a worker thread: it must return quickly, and a panic ends the worker.
+    /// `choose` runs on a worker thread: it must return quickly. If it panics, connecting fails.
     #[must_use]
     pub fn original_destination_id(
         mut self,

@@ -362,6 +362,12 @@ impl TransportConfig {
         if self.receive_window > varint::MAX || self.stream_receive_window > varint::MAX {
             return Err("receive windows must be below 2^62 bytes");
         }
+        if self.initial_window == 0 || self.initial_stream_window == 0 {
+            return Err(
+                "initial windows must not be zero: the peer could never send (to pause it, use \
+                 set_receive_window)",
+            );
+        }
         if self.initial_window > self.receive_window
             || self.initial_stream_window > self.stream_receive_window
         {

@@ -289,6 +289,8 @@ impl Streams {
     /// Changes how far the connection's receive window may grow.
     pub(crate) fn set_receive_window(&mut self, bytes: u64) {
         self.recv_credit.set_max_window(bytes);
+        // After a window of zero, all credit may be used up with nothing left to read.
+        self.max_data_pending |= bytes > 0 && self.recv_credit.wants_update();
         // The peer may still use credit granted before.
         self.pieces_budget = (self.pieces_budget).max(bytes.saturating_add(PIECES_SLACK));
     }

@@ -418,3 +418,26 @@ fn a_connection_that_is_to_be_closed_waits_for_streams_finished_before() {
     client.reset(second, 7).unwrap();
     assert!(!client.is_delivering());
 }
+
+// test: RFC 9000 §4.2
+#[test]
+fn a_window_that_was_zero_gives_credit_again() {
+    let mut pair = paced_by_credit();
+    let id = open(&mut pair);
+    pair.connection(Side::Server).set_receive_window(0);
+    write(&mut pair, id, 30_000);
+    pair.run();
+    assert_eq!(read(&mut pair, id), 30_000);
+    pair.run();
+    // All credit is used up, and all data is read: nothing else happens that could renew it.
+    let server = pair.connection(Side::Server);
+    assert!(!server.wants_transmit());
+    server.set_receive_window(30_000);
+    assert!(server.wants_transmit());
+    pair.run();
+    let mut data = Bytes::from(vec![1; 1_000]);
+    let taken = pair.connection(Side::Client).write(id, &mut data);
+    assert_eq!(taken, Ok(1_000));
+    pair.run();
+    assert_eq!(read(&mut pair, id), 1_000);
+}

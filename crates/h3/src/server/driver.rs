@@ -11,14 +11,14 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use squall::{AcceptBi, Connection, RecvStream, SendStream, Stage, WriteError};
+use squall::{AcceptBi, Connection, RecvStream, SendStream, Stage, Stopped, WriteError};
 use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
@@ -248,12 +248,22 @@ impl<S: HttpService> Driver<S> {
                 self.place.spawn(connection, async move {
                     // Counted, so that a graceful end waits for it.
                     let _guard = ActiveGuard::new(Arc::clone(head.reader.shared()));
-                    let arrived = poll_fn(|cx| head.poll(cx, immediate.as_ref()));
+                    let mut stopped = None;
+                    let arrived = poll_fn(|cx| {
+                        if let Poll::Ready(next) = head.poll(cx, immediate.as_ref()) {
+                            return Poll::Ready(Some(next));
+                        }
+                        head.poll_cancelled(&mut stopped, cx).map(|()| None)
+                    });
                     match tokio::time::timeout(timeout, arrived).await {
-                        Ok(next) => {
+                        Ok(Some(next)) => {
                             if let Some(arrived) = head.conclude(next) {
                                 arrived.answer(service).await;
                             }
+                        }
+                        Ok(None) => {
+                            head.reader.shared().on_cancelled();
+                            head.give_up(Code::H3_REQUEST_CANCELLED);
                         }
                         Err(_) => head.give_up(Code::H3_REQUEST_INCOMPLETE),
                     }
@@ -434,6 +444,24 @@ impl HeadReader {
             read(section, immediate, send, shared)
         });
         Poll::Ready(ready!(next).map_err(|error| broken(&error)))
+    }
+
+    /// Ready when the client has cancelled a request whose head waits for the dynamic table.
+    /// Nothing is read meanwhile that would tell, and the client no longer counts the stream as
+    /// blocked: its next one might exceed the limit on blocked streams.
+    fn poll_cancelled(&mut self, stopped: &mut Option<Stopped>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.block.is_none() {
+            return Poll::Pending;
+        }
+        let stopped = stopped.get_or_insert_with(|| self.send.stopped());
+        if Pin::new(stopped).poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        match pin!(self.reader.recv.received_reset()).poll(cx) {
+            Poll::Ready(Ok(Some(_)) | Err(_)) => Poll::Ready(()),
+            // Once the whole request has arrived, a client only stops the response.
+            Poll::Ready(Ok(None)) | Poll::Pending => Poll::Pending,
+        }
     }
 
     /// Sends the reply, or returns the request for the service.

@@ -356,6 +356,43 @@ async fn blocked_streams() {
     is_served(&site).await;
 }
 
+/// A cancelled request waits for nothing: the client may have as many blocked ones again at once
+/// (RFC 9204 §2.1.2).
+#[tokio::test(flavor = "multi_thread")]
+async fn blocked_streams_that_are_cancelled() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let config = Config::new().qpack_blocked_streams(4);
+        start(&site, config, on_worker, |_| async { response("") });
+        let (connection, _control) = raw(&site).await;
+        let blocked: &[u8] = &[1, 3, 2, 0, 0x80];
+        for _ in 0..3 {
+            let mut waiting = Vec::new();
+            for _ in 0..4 {
+                let (mut send, recv) = connection.open_bi().await.unwrap();
+                send.write_all(blocked).await.unwrap();
+                waiting.push((send, recv));
+            }
+            // The server has read the heads.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            for (index, (mut send, mut recv)) in waiting.into_iter().enumerate() {
+                // A whole request is cancelled by stopping the response.
+                if index % 2 == 0 {
+                    send.reset(Code::H3_REQUEST_CANCELLED.0).unwrap();
+                    let reset = tokio::time::timeout(Duration::from_secs(5), reset_with(recv));
+                    assert_eq!(reset.await.unwrap(), Code::H3_REQUEST_CANCELLED);
+                } else {
+                    send.finish().unwrap();
+                    recv.stop(Code::H3_REQUEST_CANCELLED.0).unwrap();
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(connection.close_reason().is_none());
+        is_served(&site).await;
+    }
+}
+
 /// A head that does not arrive.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_heads() {

@@ -39,8 +39,9 @@ pub enum WorkerEndReason {
     Socket(io::Error),
     /// Every attempt to receive failed for ten minutes; this is the last error.
     Receive(io::Error),
-    /// Code on the worker's thread panicked with this message, for example a TLS callback of the
-    /// application, or a bug in squall. A panic in a task that runs there only ends that task.
+    /// Code on the worker's thread panicked with this message, for example a `DatagramSocket`, or
+    /// because of a bug in squall. A panic in a task that runs there only ends that task, and one
+    /// in a TLS callback only its handshake.
     Panic(String),
     /// The runtime that the worker was a task of has shut down; see
     /// [`Builder::on_runtime`](crate::Builder::on_runtime).
@@ -67,5 +68,5 @@ impl WorkerEndReason {
 
 /// Why a connection is not started on an endpoint that is closed, or whose worker has ended.
 pub(crate) fn endpoint_closed() -> CloseReason {
-    CloseReason::NotStarted("the endpoint is closed".to_owned())
+    CloseReason::NotStarted("the endpoint is closed, or its worker has ended".to_owned())
 }

@@ -488,6 +488,8 @@ impl Drop for Worker {
             let core = AssertUnwindSafe(|| state.core.cut_off(self.now, reason.clone()));
             let _ = catch_unwind(core);
             state.on_closed(reason.clone(), &mut self.to_wake.direct);
+            // Those that were closed before may still wait to be sent.
+            state.wake(Line::Delivery, &mut self.to_wake.direct);
         }
         if let Some(all) = &self.shared.common.memory {
             self.memory.withdraw(all);

@@ -600,12 +600,14 @@ impl ConnectionShared {
     }
 
     /// Closes the connection as soon as all streams that are finished now are delivered; see
-    /// [`close`](Self::close).
+    /// [`close`](Self::close). Waits until the CONNECTION_CLOSE is sent: a program that ends then
+    /// has told its peer.
     pub(crate) async fn shut_down(self: &Arc<Self>, code: u64, reason: &[u8]) {
         // Not those that are finished meanwhile: on a busy connection, some always are.
         self.call(|state| state.core.prepare_to_close());
         self.wait(Line::Delivery, State::poll_delivered).await;
         self.close(code, reason);
+        self.wait(Line::Delivery, State::poll_removed).await;
     }
 
     /// Closes the connection, wakes all waiting tasks, and has the worker send the

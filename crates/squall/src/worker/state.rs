@@ -43,7 +43,7 @@ pub(crate) struct StreamWaiters {
 pub(crate) enum Line {
     /// The handshake, the answer to early data, or the end.
     Lifetime,
-    /// The delivery of all that was finished.
+    /// The delivery of all that was finished, and then of the CONNECTION_CLOSE to the system.
     Delivery,
     /// The outcome of a move to another path.
     Move,
@@ -231,6 +231,14 @@ impl State {
     /// has ended.
     pub(super) fn poll_delivered(&mut self) -> Poll<()> {
         if self.closed.is_some() || !self.core.is_delivering() {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    /// Ready when the worker has let go of the connection: there is nothing more to send.
+    pub(super) fn poll_removed(&mut self) -> Poll<()> {
+        if self.removed {
             return Poll::Ready(());
         }
         Poll::Pending

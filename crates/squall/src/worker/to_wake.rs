@@ -19,7 +19,7 @@ use squall_core::prefetch_memory;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 use super::relay::Relay;
-use super::state::State;
+use super::state::{Line, State};
 
 /// Bytes of a task that are prefetched before it is woken: most tasks are smaller.
 const TASK_BYTES: usize = 1536;
@@ -56,6 +56,17 @@ impl ToWake {
         }
         for waker in self.direct.get(before..).unwrap_or_default() {
             prefetch_memory(waker.data().cast(), TASK_BYTES);
+        }
+    }
+
+    /// Collects the tasks of a line.
+    pub(super) fn collect_line(&mut self, state: &mut State, line: Line) {
+        let before = self.direct.len();
+        state.wake(line, &mut self.direct);
+        if self.direct.len() > before
+            && let Some(relay) = &state.relay
+        {
+            self.sort(before, relay);
         }
     }
 

@@ -18,6 +18,7 @@ use squall_wire::Side;
 use super::calls::Calls;
 use super::limits::apply_endpoint_events;
 use super::shared::ConnectionShared;
+use super::state::Line;
 use super::{MESSAGE_BYTES, SEND_MESSAGES, Worker};
 use crate::socket::Socket;
 
@@ -202,6 +203,8 @@ impl Worker {
             state.removed = state.core.is_drained() || state.core.is_draining();
             if state.removed {
                 connection.end_measuring(&mut state);
+                // They are woken after the flush.
+                self.to_wake.collect_line(&mut state, Line::Delivery);
             }
             Round::Done {
                 removed: state.removed,
