@@ -502,7 +502,7 @@ impl Pair {
         }
         let id_length = self.id_lengths[side.peer() as usize];
         let mut violation = None;
-        // It may not be the time yet, but another turn does no harm.
+        // An early turn does no harm.
         host.next_turn = None;
         for member in &mut host.members {
             if member.removed {

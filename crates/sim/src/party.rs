@@ -29,7 +29,7 @@ pub enum Reading {
 pub enum Writing {
     /// Everything as soon as the connection accepts it.
     AtOnce,
-    /// This many bytes, at this interval, each time on streams that it opens only then.
+    /// At most this many bytes at this interval. Streams are opened at the same times.
     Slowly(usize, Duration),
 }
 

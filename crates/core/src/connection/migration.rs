@@ -104,6 +104,7 @@ impl Connection {
         // meantime, before it has another.
         let ids = &self.paths.remote_ids;
         let may_move = self.side == Side::Server || ids.is_without() || ids.has_lent(tag);
+        self.paths.clear_given_up(tag);
         let Some(state) = self.paths.get_mut(tag) else {
             return Ok(());
         };
@@ -318,11 +319,8 @@ impl Connection {
     /// path in use and of an unknown path, whatever RTT the application expects of the first one.
     /// It grows with each attempt to validate an address: if every response came after the end of
     /// its attempt, a server would go to and fro between that address and an earlier one for ever.
-    fn validation_interval(&mut self, tag: u8) -> Duration {
-        let remote = self.paths.get_mut(tag).map(|state| state.path.remote);
-        let given_up = self.paths.inactive.as_ref().and_then(|p| p.given_up);
-        let given_up = given_up.filter(|(address, _)| Some(*address) == remote);
-        let next = given_up.map_or(Duration::ZERO, |(_, interval)| interval);
+    pub(super) fn validation_interval(&self, tag: u8) -> Duration {
+        let next = self.paths.interval_after_giving_up(tag);
         let expected = self.config.initial_rtt.max(DEFAULT_INITIAL_RTT);
         let unknown = RttEstimator::new(expected).pto_base();
         let unknown = unknown + self.handshake.peer.max_ack_delay;

@@ -315,6 +315,28 @@ impl Paths {
         }
     }
 
+    /// The least interval of the next attempt to validate this path, if its address was given up.
+    pub(crate) fn interval_after_giving_up(&self, tag: u8) -> Duration {
+        let given_up = self.inactive.as_ref().and_then(|paths| paths.given_up);
+        let Some((address, interval)) = given_up else {
+            return Duration::ZERO;
+        };
+        let is_here = |p: &PathState| p.tag == tag && p.path.remote == address;
+        match self.iter().any(is_here) {
+            true => interval,
+            false => Duration::ZERO,
+        }
+    }
+
+    /// The path was validated: later attempts at its address begin anew.
+    pub(crate) fn clear_given_up(&mut self, tag: u8) {
+        let remote = self.get_mut(tag).map(|state| state.path.remote);
+        if let Some(paths) = &mut self.inactive {
+            let is_here = |(address, _): &mut (SocketAddr, Duration)| Some(*address) == remote;
+            paths.given_up.take_if(is_here);
+        }
+    }
+
     /// Stores the server's preferred address (RFC 9000 §9.6, §18.2), to be tried if it is to be
     /// followed.
     ///

@@ -141,11 +141,17 @@ fn a_path_is_not_given_up_while_the_answer_is_unread() {
     let server = pair.connection(Side::Server);
     assert!(server.on_timeout_while_unread(now).is_some());
     assert_eq!(server.path(), path(ELSEWHERE));
+    // An earlier attempt there has failed: later ones take longer, until one succeeds.
+    let tag = server.paths.active.tag;
+    let next = Duration::from_secs(9);
+    server.paths.inactive.as_mut().unwrap().given_up = Some((path(ELSEWHERE).remote, next));
+    assert_eq!(server.validation_interval(tag), next);
     receive_from_elsewhere(&mut pair, response);
     let server = pair.connection(Side::Server);
     server.on_timeout(now);
     assert_eq!(server.path(), path(ELSEWHERE));
     assert!(server.paths.active.validated);
+    assert!(server.validation_interval(tag) < next);
 }
 
 /// A server that has followed its client elsewhere and has two more paths: the one before, and one
