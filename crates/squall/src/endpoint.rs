@@ -200,7 +200,12 @@ impl Endpoint {
     /// Whether a datagram to `remote` can leave the socket at all.
     fn reaches(&self, remote: SocketAddr) -> bool {
         let ip = remote.ip();
-        if remote.port() == 0 || ip.is_unspecified() || ip.is_multicast() {
+        let is_of_a_host = match ip {
+            // RFC 1122 §3.2.1.3: 0.0.0.0/8 is "this network".
+            IpAddr::V4(ip) => ip.octets()[0] != 0 && !ip.is_broadcast(),
+            IpAddr::V6(ip) => !ip.is_unspecified(),
+        };
+        if remote.port() == 0 || !is_of_a_host || ip.is_multicast() {
             return false;
         }
         // fe80::1 without its zone: the system does not know the interface, unless the socket is

@@ -15,8 +15,8 @@ pub enum ConnectError {
     /// The name is neither a DNS name nor an IP address.
     InvalidServerName(String),
     /// The address cannot be reached from this endpoint: it lacks a port or a host, is a link-local
-    /// IPv6 address without a zone (`fe80::1` instead of `fe80::1%eth0`) or a multicast address, or
-    /// its address family differs from that of the endpoint's socket.
+    /// IPv6 address without a zone (`fe80::1` instead of `fe80::1%eth0`), a multicast or a
+    /// broadcast address, or its address family differs from that of the endpoint's socket.
     InvalidRemoteAddress(SocketAddr),
     /// The endpoint is closed, or none of its workers runs; see
     /// [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
@@ -35,7 +35,7 @@ impl fmt::Display for ConnectError {
             Self::InvalidRemoteAddress(addr) => {
                 write!(
                     f,
-                    "{addr} cannot be reached from this endpoint: it lacks a host, a port or a zone, is a multicast address, or its address family differs from the socket's"
+                    "{addr} cannot be reached from this endpoint: it lacks a host, a port or a zone, is a multicast or broadcast address, or its address family differs from the socket's"
                 )
             }
             Self::EndpointClosed => {

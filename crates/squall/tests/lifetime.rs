@@ -609,6 +609,8 @@ async fn unreachable_addresses_are_told_at_once() {
         ("[::]:0", "[fe80::1]:4433"),
         ("[::]:0", "[ff02::1]:4433"),
         ("127.0.0.1:0", "224.0.0.1:4433"),
+        ("127.0.0.1:0", "255.255.255.255:4433"),
+        ("127.0.0.1:0", "0.0.0.1:4433"),
     ] {
         let to: std::net::SocketAddr = to.parse().unwrap();
         assert_eq!(
