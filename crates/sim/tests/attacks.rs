@@ -400,6 +400,17 @@ fn acknowledgements_that_nobody_acknowledges_are_few() {
         }
         // Beyond what `MOST` already includes.
         siege.check("PINGs", 64 * (in_flight - IN_FLIGHT) as u64);
+        // Probes use up what acknowledgements leave. From then on, each takes the place of an older
+        // packet: if it could not be sent, its timeout would be due for ever.
+        let before = siege.duel.victim().stats().probe_timeouts;
+        for _ in 0..200 {
+            siege.send(OneRtt, &[ty::PING as u8]);
+            siege.duel.pass(Duration::from_secs(20));
+        }
+        let probed = siege.duel.victim().stats().probe_timeouts - before;
+        assert!((12..200).contains(&probed), "{probed} probe timeouts");
+        // Probes hold several frames.
+        siege.check("probes", 72 * (in_flight - IN_FLIGHT) as u64);
         assert_eq!(siege.duel.closed(), None);
     }
 }

@@ -140,6 +140,7 @@ impl Connection {
             }
             self.stats.probe_timeouts += 1;
             self.clock.pto_count += 1;
+            self.make_room_for_probes(now);
             let large_vanish = (self.paths.active.mtu).wants_small_probe(self.clock.pto_count);
             self.duties.small_probe = id == SpaceId::Data && large_vanish;
             let established = matches!(self.state, State::Established);

@@ -479,8 +479,8 @@ impl SentPackets {
     /// Frees the memory of settled packets. The rest moves: shrunk in place, it would pin the first
     /// page of a formerly large allocation.
     pub(crate) fn shed(&mut self) {
-        self.packets = self.packets.iter().copied().collect();
-        self.frames = self.frames.iter().copied().collect();
+        move_if_sparse(&mut self.packets);
+        move_if_sparse(&mut self.frames);
     }
 
     /// The frames of all packets that are remembered.
@@ -503,6 +503,14 @@ impl SentPackets {
         self.frames = VecDeque::new();
         self.outstanding_eliciting = 0;
         in_flight
+    }
+}
+
+/// Moves a ring that is at most half full to a new allocation. A fuller one would take more memory
+/// as soon as it grew again.
+fn move_if_sparse<T: Copy>(ring: &mut VecDeque<T>) {
+    if ring.len() <= ring.capacity() / 2 {
+        *ring = ring.iter().copied().collect();
     }
 }
 

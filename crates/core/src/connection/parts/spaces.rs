@@ -24,7 +24,7 @@ const PROBES: u8 = 2;
 /// Acknowledgements sent to a peer at a handshake level without anything new from TLS.
 const MAX_IDLE_ACKS: u32 = 64;
 /// Records of packets kept free for probes: two more with every doubling of the timeout.
-const PROBE_RECORDS: usize = 24;
+pub(crate) const PROBE_RECORDS: usize = 24;
 /// The ack_delay_exponent that we declare: the default of RFC 9000 §18.2.
 const ACK_DELAY_EXPONENT: u32 = 3;
 /// Distance between packet numbers that are skipped on purpose (RFC 9000 §21.4).

@@ -2,8 +2,9 @@
 
 use crate::connection::Connection;
 use crate::connection::parts::log::packet_type;
+use crate::connection::parts::spaces::PROBE_RECORDS;
 use crate::observation::CongestionCause;
-use crate::recovery::loss;
+use crate::recovery::loss::{self, Lost};
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
 use crate::space::sent::SentPacket;
@@ -34,6 +35,33 @@ impl Connection {
         let path = (&flow.rtt, &flow.reordering);
         let space = &mut self.spaces[id];
         loss::detect(space, now, path, flow.tag, persistent, &mut lost);
+        self.declare_lost(id, now, &lost);
+        let space = &mut self.spaces[id];
+        space.sent.forget_settled(space.largest_acked.unwrap_or(0));
+        self.spaces.lost = lost;
+    }
+
+    /// Declares the oldest packets lost if so many are remembered that a probe could not be
+    /// (`SECURITY.md` row 8). A peer that acknowledges nothing would otherwise keep the probe
+    /// timeout due for ever, and one that returns after a long time would hear nothing more.
+    pub(in crate::connection) fn make_room_for_probes(&mut self, now: Time) {
+        if self.spaces.may_probe() {
+            return;
+        }
+        let mut lost = std::mem::take(&mut self.spaces.lost);
+        let sent = &self.spaces[SpaceId::Data].sent;
+        let oldest = sent.outstanding().take(PROBE_RECORDS);
+        lost.numbers.clear();
+        lost.numbers.extend(oldest.map(|(number, _)| number));
+        lost.persistent = false;
+        self.declare_lost(SpaceId::Data, now, &lost);
+        // Skipped numbers among them are no longer recognised if they are acknowledged.
+        self.spaces[SpaceId::Data].sent.forget_settled(u64::MAX);
+        self.spaces.lost = lost;
+    }
+
+    /// Handles the losses that were found in a space.
+    fn declare_lost(&mut self, id: SpaceId, now: Time, lost: &Lost) {
         let mut found = Found {
             first: None,
             newest_sent: None,
@@ -55,9 +83,6 @@ impl Connection {
         if let Some(newest_sent) = found.newest_sent {
             self.reduce_window(now, newest_sent, &found, lost.persistent);
         }
-        let space = &mut self.spaces[id];
-        space.sent.forget_settled(space.largest_acked.unwrap_or(0));
-        self.spaces.lost = lost;
     }
 
     /// A packet was declared lost.
