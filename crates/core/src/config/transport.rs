@@ -176,8 +176,8 @@ pub struct TransportConfig {
     pub datagram_send_buffer: usize,
     /// Maximum number of packets that are neither acknowledged nor declared lost. It bounds the
     /// memory that a peer that never acknowledges can cost, at some 70 bytes per packet. Data
-    /// packets leave an eighth of it to acknowledgements, which in turn leave some to probes. Beyond
-    /// that, probes take the place of the oldest packets, which count as lost.
+    /// packets leave an eighth of it to acknowledgements, which in turn leave some to probes.
+    /// Beyond that, probes take the place of the oldest packets, which count as lost.
     pub max_packets_in_flight: usize,
     /// For measuring only.
     #[doc(hidden)]
