@@ -298,7 +298,9 @@ impl Pair {
 
     /// From now on, one side neither receives nor sends anything.
     pub const fn vanish(&mut self, side: Side) {
-        self.hosts[side as usize].vanished = true;
+        let host = &mut self.hosts[side as usize];
+        host.vanished = true;
+        host.next_turn = None;
     }
 
     /// From now on, the server refuses connections.

@@ -36,5 +36,5 @@ pub use exporter::{ExporterSecret, InvalidLength};
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub use provider::provider;
 pub use schedule::{DirectionMaterial, LevelMaterial, Secrets};
-pub use session::{Alert, Error, KeyChange, Session};
+pub use session::{Alert, Error, KeyChange, Session, guarded};
 pub use wrap::wrap;

@@ -164,10 +164,11 @@ impl ProducesTickets for NoTickets {
     }
 }
 
-/// Calls rustls, and through it the application's code: certificate resolvers, verifiers, stores of
+/// Calls the application's code, here through rustls: certificate resolvers, verifiers, stores of
 /// sessions and tickets. `None` if that panics: one handshake fails then, and not all connections
-/// of a thread. The session must not be used any more, except to drop it.
-fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
+/// of a thread. What was used meanwhile, such as a session, must only be dropped.
+#[doc(hidden)]
+pub fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(call));
     result
         .map_err(|payload| {

@@ -52,7 +52,7 @@ pub(crate) const MAX_NEW_TOKENS: u8 = 8;
 /// The shortest time for which acknowledgements are held back on request
 /// (draft-ietf-quic-ack-frequency §3).
 pub(crate) const MIN_ACK_DELAY: Duration = Duration::from_millis(1);
-/// The default `initial_rtt`. Paths other than the first are never assumed to be shorter.
+/// The default `initial_rtt`. The validation of another path assumes no less.
 pub(crate) const DEFAULT_INITIAL_RTT: Duration = Duration::from_millis(200);
 /// The largest `initial_rtt`: probe timeouts are multiples of it.
 pub(crate) const MAX_INITIAL_RTT: Duration = Duration::from_secs(60);

@@ -20,7 +20,6 @@ mod routes;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
@@ -47,14 +46,6 @@ use refusal::Refusals;
 pub use refusal::{Refusal, RefusalReason};
 pub use route::{Route, Run};
 use routes::Routes;
-
-/// Calls the application's code; `None` if it panics. Other connections share the thread.
-fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
-    let result = catch_unwind(AssertUnwindSafe(call));
-    // Dropping the payload may panic as well.
-    let drop_payload = |payload| drop(catch_unwind(AssertUnwindSafe(|| drop(payload))));
-    result.map_err(drop_payload).ok()
-}
 
 /// Identifies a connection of an endpoint: a small dense number, reused after `Endpoint::remove`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
@@ -280,7 +271,7 @@ impl Endpoint {
         let remote_id = self.original_destination_id(&config)?;
         let version = config.transport.original_version();
         let store = &config.token_store;
-        let token = guarded(|| store.take(server_name, version)).flatten();
+        let token = squall_tls::guarded(|| store.take(server_name, version)).flatten();
         // A longer one would leave too little room in the first packet.
         let token = token.filter(|token| token.len() <= MAX_TOKEN_LEN);
         let start = Start {
@@ -317,7 +308,7 @@ impl Endpoint {
         config: &ClientConfig,
     ) -> Result<ConnectionId, StartError> {
         let id = match &config.original_destination_id {
-            Some(choose) => guarded(|| choose())
+            Some(choose) => squall_tls::guarded(|| choose())
                 .ok_or(StartError::Config("original_destination_id panicked"))?,
             None => {
                 let mut random = [0; LEAST_ORIGINAL_ID];
@@ -367,7 +358,7 @@ impl Endpoint {
             EndpointEvent::AddressValidated(address) => return self.reseat(handle, address),
             EndpointEvent::NewToken { version, token } => {
                 if let Some((name, store)) = &slot.tokens_of {
-                    let _ = guarded(|| store.insert(name, version, &token));
+                    let _ = squall_tls::guarded(|| store.insert(name, version, &token));
                 }
             }
         }
