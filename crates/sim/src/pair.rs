@@ -655,7 +655,7 @@ impl Host {
                     responses.push((path, response));
                     None
                 }
-                Route::Worker(_) | Route::Discard => None,
+                Route::Worker(_) | Route::Predecessor | Route::Discard => None,
             };
             let Some(member) = index.and_then(|i| self.members.get_mut(i)) else {
                 continue;

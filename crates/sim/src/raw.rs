@@ -649,7 +649,11 @@ impl Duel {
                     self.victim = Some(made.expect("a good Initial"));
                 }
                 Route::Connection(_) => {}
-                Route::Incoming(_) | Route::Respond(_) | Route::Worker(_) | Route::Discard => {
+                Route::Incoming(_)
+                | Route::Respond(_)
+                | Route::Worker(_)
+                | Route::Predecessor
+                | Route::Discard => {
                     continue;
                 }
             }

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, UdpSocket};
 #[cfg(feature = "qlog")]
 use std::path::PathBuf;
 use std::sync::Arc;
+#[cfg(target_os = "linux")]
+use std::sync::Mutex;
 use std::time::Duration;
 
 use squall_core::{ClientConfig, ConnectionIdGenerator, ServerConfig};
@@ -14,6 +16,8 @@ use crate::events::{Events, Subscribers};
 use crate::qlog::Qlogs;
 #[cfg(feature = "qlog")]
 use crate::qlog::{QlogConnection, QlogSink};
+#[cfg(target_os = "linux")]
+use crate::takeover::Takeover;
 
 /// Maximum number of workers: half the number of values that the first byte of a connection id can
 /// take.
@@ -55,6 +59,9 @@ pub struct Builder {
     /// Bound sockets to use instead of binding [`addr`](field@Self::addr). See
     /// [`sockets`](Self::sockets).
     pub(crate) sockets: Vec<Arc<UdpSocket>>,
+    /// The port of another process; see [`take_over`](Self::take_over). Empty once it is bound.
+    #[cfg(target_os = "linux")]
+    pub(crate) takeover: Arc<Mutex<Option<Takeover>>>,
     /// What carries datagrams instead of sockets; see [`datagram_socket`](Self::datagram_socket).
     pub(crate) carrier: Option<SharedDatagramSocket>,
     /// Configuration for accepted connections. `None`: the endpoint is a client only.
@@ -200,6 +207,8 @@ impl Builder {
         Self {
             addr,
             sockets: Vec::new(),
+            #[cfg(target_os = "linux")]
+            takeover: Arc::default(),
             carrier: None,
             server: None,
             client: None,
@@ -342,6 +351,27 @@ impl Builder {
         self.sockets = sockets.into_iter().map(Arc::new).collect();
         self.workers = self.sockets.len();
         self
+    }
+
+    /// Takes over the port of another process with its sockets, and sets the number of workers to
+    /// its number; [`addr`](field@Self::addr) is not bound. See
+    /// [`Endpoint::hand_over`](crate::Endpoint::hand_over). Linux only.
+    ///
+    /// [`reset_key`](field@Self::reset_key) and [`token_key`](field@Self::token_key) become the
+    /// other process's, and [`connection_ids`](field@Self::connection_ids) must have the same
+    /// length as its own; use the same generator. The socket settings apply as for
+    /// [`sockets`](Self::sockets).
+    ///
+    /// [`bind`](Self::bind) then blocks until the other process no longer reads the sockets,
+    /// usually for less than a millisecond. If it fails, the other process goes on as before.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn take_over(mut self, mut takeover: Takeover) -> Self {
+        let sockets = takeover.take_sockets();
+        self.reset_key = takeover.greeting().reset_key;
+        self.token_key = takeover.greeting().token_key;
+        self.takeover = Arc::new(Mutex::new(Some(takeover)));
+        self.sockets(sockets)
     }
 
     /// Uses this instead of UDP sockets, for one worker: a channel in a test, or an overlay

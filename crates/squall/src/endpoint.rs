@@ -21,6 +21,7 @@ use crate::datagram_socket::DatagramSocket;
 use crate::error::ConnectError;
 use crate::socket::Socket;
 use crate::sys;
+use crate::takeover::Claim;
 use crate::worker::{
     self, AcceptPlace, Command, Common, EndpointStats, Offer, Shared, SocketGroup, WorkerEnd,
 };
@@ -82,6 +83,7 @@ impl Inner {
         let config = self.settings.core_config(shared);
         let seed = self.settings.seed(shared);
         let mut endpoint = squall_core::Endpoint::new(config, server.clone(), seed);
+        endpoint.set_predecessor(!self.common.links(index).is_empty());
         endpoint.set_token_filter(Box::new(self.common.spent_tokens.clone()));
         endpoint.set_connection_count(self.common.connections.clone());
         if let Some(prefixes) = &self.common.prefixes {
@@ -472,6 +474,21 @@ impl Endpoint {
             .unwrap_or_else(Stages::off)
     }
 
+    /// Duplicates of the workers' sockets.
+    ///
+    /// # Errors
+    /// As [`SocketGroup::duplicates`].
+    #[cfg(target_os = "linux")]
+    pub(crate) fn duplicate_sockets(&self) -> io::Result<Vec<std::os::fd::OwnedFd>> {
+        worker::lock(&self.0.common.sockets).duplicates()
+    }
+
+    /// The settings that the endpoint was built with.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn settings(&self) -> &Builder {
+        &self.0.settings
+    }
+
     /// The state that all workers share, and each worker's own.
     pub(crate) fn workers(&self) -> (&Arc<Common>, &[Arc<Shared>]) {
         (&self.0.common, &self.0.shared)
@@ -552,10 +569,12 @@ impl Builder {
     pub fn bind(mut self) -> io::Result<Endpoint> {
         self.check()?;
         self.start_random();
-        let group = self.open_sockets()?;
+        let mut claim = self.claim()?;
+        let group = self.open_sockets(claim.is_some())?;
         let sockets: Vec<Arc<Socket>> = group.sockets().cloned().collect();
         let qlog = self.qlogs()?;
-        let common = Common::new(&self, qlog, group);
+        let links = claim.take_links();
+        let common = Common::new(&self, qlog, group, links);
         let common = Arc::new(common);
         let stages = || {
             if self.accounting {
@@ -579,6 +598,7 @@ impl Builder {
             server: Mutex::new(self.server.clone().map(Arc::new)),
             settings: self,
         };
+        claim.stop_predecessor()?;
         for (index, socket) in sockets.into_iter().enumerate() {
             // If this one does not start, `inner` is dropped, which ends those started before it.
             let thread_id = inner.start(index, socket)?;
@@ -587,11 +607,12 @@ impl Builder {
                 thread_id: AtomicI32::new(thread_id),
             });
         }
+        claim.finish()?;
         Ok(Endpoint(Arc::new(inner)))
     }
 
     /// The workers' sockets: those given, or new ones.
-    fn open_sockets(&mut self) -> io::Result<SocketGroup> {
+    fn open_sockets(&mut self, is_inherited: bool) -> io::Result<SocketGroup> {
         let options = self.socket_options();
         if let Some(socket) = &self.carrier {
             let group = SocketGroup::carried_by(Arc::clone(&socket.0))?;
@@ -612,9 +633,28 @@ impl Builder {
         };
         // Not kept: a worker that ends closes its socket.
         let sockets = std::mem::take(&mut self.sockets).into_iter().map(own);
-        let group = SocketGroup::adopt(sockets.collect::<io::Result<Vec<_>>>()?, &options)?;
+        let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
+        let group = if is_inherited {
+            SocketGroup::inherit(sockets, &options)?
+        } else {
+            SocketGroup::adopt(sockets, &options)?
+        };
         self.addr = group.address();
         Ok(group)
+    }
+
+    /// What the endpoint takes over from another process.
+    #[cfg(target_os = "linux")]
+    fn claim(&self) -> io::Result<Claim> {
+        let takeover = worker::lock(&self.takeover).take();
+        Claim::new(takeover, self.connection_ids.len())
+    }
+
+    /// What the endpoint takes over from another process: nothing.
+    #[cfg(not(target_os = "linux"))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as on Linux")]
+    fn claim(&self) -> io::Result<Claim> {
+        Ok(Claim)
     }
 
     /// Draws a byte from the random generators of the TLS configurations. aws-lc gathers entropy on

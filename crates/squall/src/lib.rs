@@ -182,8 +182,8 @@
 //! no validated module. A feature of that name would promise more than it delivers.
 //!
 //! Floors, lowest first: `readiness` (for Windows), `sys`, `datagram_socket`, `socket`, `warnings`,
-//! `tls`, `events`, `config`, `qlog` and `error`, `worker`, `stream`, `waiting`, `connection`,
-//! `endpoint`.
+//! `takeover`, `tls`, `events`, `config`, `qlog` and `error`, `worker`, `stream`, `waiting`,
+//! `connection`, `endpoint`, `handover`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -193,6 +193,8 @@ mod datagram_socket;
 mod endpoint;
 mod error;
 mod events;
+#[cfg(target_os = "linux")]
+mod handover;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod qlog;
@@ -202,6 +204,7 @@ mod serving;
 mod socket;
 mod stream;
 mod sys;
+mod takeover;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub mod tls;
 mod waiting;
@@ -240,6 +243,8 @@ pub use squall_wire::{
 pub use stream::{Chunk, RecvStream, SendStream, Stopped};
 #[doc(hidden)]
 pub use sys::ticks;
+#[cfg(target_os = "linux")]
+pub use takeover::Takeover;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub use tls::{client_tls, server_tls};
 pub use waiting::{AcceptBi, AcceptUni, Closed, OpenBi, OpenUni, ReadDatagram, SendDatagram};

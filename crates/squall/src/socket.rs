@@ -309,6 +309,16 @@ impl Socket {
         }
     }
 
+    /// A duplicate of the UDP socket's descriptor.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn duplicate(&self) -> io::Result<std::os::fd::OwnedFd> {
+        use std::os::fd::AsFd as _;
+        match self {
+            Self::Udp(socket) => socket.as_fd().try_clone_to_owned(),
+            Self::Carrier(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// The same carrier for a worker that replaces another.
     pub(crate) fn again(&self) -> Option<Self> {
         match self {
@@ -361,6 +371,16 @@ pub(crate) fn writable(readable: &Readable) -> io::Result<Writable> {
 }
 
 impl Readable {
+    /// Watches the socket, or stops doing so: another process that reads it is then not in this
+    /// one's way.
+    ///
+    /// # Errors
+    /// The system refused to watch it again.
+    #[inline]
+    pub(crate) fn watch(&mut self, watch: bool) -> io::Result<()> {
+        self.fd.as_mut().map_or(Ok(()), |fd| fd.watch(watch))
+    }
+
     pub(crate) fn get_ref(&self) -> &Arc<Socket> {
         &self.socket
     }

@@ -33,7 +33,9 @@ pub(crate) type Writable = AsyncFd<Arc<OwnedFd>>;
 /// A socket that tokio watches for something to receive.
 #[cfg(unix)]
 pub(crate) struct Readable {
-    watched: AsyncFd<Arc<Socket>>,
+    socket: Arc<Socket>,
+    /// `None` while it is not watched.
+    watched: Option<AsyncFd<Arc<Socket>>>,
     /// A second descriptor of it, since a descriptor can be registered only once. Made at the
     /// start: when the socket is full, the process may have no descriptor left.
     second: Arc<OwnedFd>,
@@ -42,8 +44,30 @@ pub(crate) struct Readable {
 #[cfg(unix)]
 impl Readable {
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<Guard<'_>>> {
-        self.watched.poll_read_ready(cx)
+        match &self.watched {
+            Some(watched) => watched.poll_read_ready(cx),
+            None => Poll::Pending,
+        }
     }
+
+    /// Starts or stops watching. Must be called on a runtime's thread.
+    #[inline]
+    pub(crate) fn watch(&mut self, watch: bool) -> io::Result<()> {
+        if watch != self.watched.is_some() {
+            self.watched = match watch {
+                true => Some(watched(Arc::clone(&self.socket))?),
+                false => None,
+            };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+fn watched(socket: Arc<Socket>) -> io::Result<AsyncFd<Arc<Socket>>> {
+    // SAFETY: the socket owns its descriptor until it is dropped, always names the same one, and
+    // the `AsyncFd` holds a share of the socket.
+    unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }.map_err(Into::into)
 }
 
 /// Readiness of the socket to receive. Not to send as well: the kernel would then wake the worker
@@ -53,10 +77,11 @@ impl Readable {
 #[cfg(unix)]
 pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<Readable> {
     let second = Arc::new(socket.as_fd().try_clone_to_owned()?);
-    // SAFETY: the socket owns its descriptor until it is dropped, always names the same one, and
-    // the `AsyncFd` holds a share of the socket.
-    let watched = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?;
-    Ok(Readable { watched, second })
+    Ok(Readable {
+        watched: Some(watched(Arc::clone(&socket))?),
+        socket,
+        second,
+    })
 }
 
 /// Readiness of the socket to send, for as long as it is needed. Takes no new descriptor, only a
@@ -69,10 +94,21 @@ pub(crate) fn writable(readable: &Readable) -> io::Result<Writable> {
     unsafe { AsyncFd::register_with_interest(second, Interest::WRITABLE) }.map_err(Into::into)
 }
 
+/// A descriptor that tokio watches for something to read.
+#[cfg(target_os = "linux")]
+pub(crate) type Watched = AsyncFd<OwnedFd>;
+
+/// Watches a descriptor for something to read. Must be called on a runtime's thread.
+#[cfg(target_os = "linux")]
+pub(crate) fn watch(fd: OwnedFd) -> io::Result<Watched> {
+    // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(Into::into)
+}
+
 /// A kernel timer, as precise as the machine's clock. tokio's fires at the end of a millisecond,
 /// and its wait for sockets ends at the end of another one.
 #[cfg(target_os = "linux")]
-pub(crate) struct PreciseTimer(AsyncFd<OwnedFd>);
+pub(crate) struct PreciseTimer(Watched);
 
 #[cfg(target_os = "linux")]
 impl PreciseTimer {
@@ -86,9 +122,7 @@ impl PreciseTimer {
         }
         // SAFETY: the descriptor is new, and nobody else has it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped.
-        let watched = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
-        watched.ok().map(Self)
+        watch(fd).ok().map(Self)
     }
 
     /// Fires once, after `time`; any earlier setting is forgotten, even if it has fired.

@@ -26,6 +26,12 @@ mod on {
         tracing::error!(%local, worker, connections, %reason, "a worker has ended");
     }
 
+    /// A process asked for the port and did not take it over.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn not_handed_over(path: &std::path::Path, error: &io::Error) {
+        tracing::warn!(path = %path.display(), %error, "the port was not handed over");
+    }
+
     /// A connection goes on without its qlog.
     pub(crate) fn no_qlog(name: &str, error: &io::Error) {
         tracing::warn!(name, %error, "cannot write the qlog; the connection continues without one");
@@ -60,6 +66,9 @@ mod off {
     pub(crate) fn cannot_send(_: SocketAddr, _: usize, _: u64, _: &str) {}
 
     pub(crate) fn worker_ended(_: SocketAddr, _: usize, _: u64, _: &dyn Display) {}
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn not_handed_over(_: &std::path::Path, _: &io::Error) {}
 
     pub(crate) fn no_qlog(_: &str, _: &io::Error) {}
 

@@ -137,7 +137,9 @@ impl End {
                     self.accepted = Some(handle);
                     handle
                 }
-                Route::Respond(_) | Route::Worker(_) | Route::Discard => continue,
+                Route::Respond(_) | Route::Worker(_) | Route::Predecessor | Route::Discard => {
+                    continue;
+                }
             };
             if let Some(Some(connection)) = self.connections.get_mut(handle.0) {
                 let batch = DatagramBatch {

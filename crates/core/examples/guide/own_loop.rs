@@ -189,7 +189,7 @@ impl Host {
                 self.socket.send_to(&answer, remote)?;
                 return Ok(());
             }
-            Route::Worker(_) | Route::Discard => return Ok(()),
+            Route::Worker(_) | Route::Predecessor | Route::Discard => return Ok(()),
         };
         if let Some(connection) = self.connections.get_mut(&handle) {
             let run = DatagramBatch {

@@ -5,6 +5,7 @@
 //!  datagrams of a bundle ──► route ──► Connection(handle)   the owner calls Connection::receive
 //!                              ├─────► Incoming             accept, retry, refuse or drop
 //!                              ├─────► Worker(index)        another worker of the port
+//!                              ├─────► Predecessor          the process that had the port before
 //!                              ├─────► Respond(datagram)    version negotiation, Retry, refusal,
 //!                              │                            stateless reset
 //!                              └─────► Discard
@@ -125,6 +126,8 @@ pub struct Endpoint {
     has_completed: bool,
     /// `None` unless the owner observes.
     refusals: Option<Refusals>,
+    /// Whether another process still has connections of this port.
+    has_predecessor: bool,
 }
 
 impl Endpoint {
@@ -168,6 +171,7 @@ impl Endpoint {
             completed: None,
             has_completed: false,
             refusals: None,
+            has_predecessor: false,
         }
     }
 
@@ -207,6 +211,14 @@ impl Endpoint {
     /// accepted.
     pub fn set_server(&mut self, server: Option<Arc<ServerConfig>>) {
         self.server = server;
+    }
+
+    /// Whether another process, from which this endpoint took over the port, still has connections
+    /// there. If so, datagrams that neither belong to a connection of this endpoint nor begin one
+    /// are returned as [`Route::Predecessor`], instead of being dropped or answered with a
+    /// stateless reset. The predecessor's connection ids must have the length of this endpoint's.
+    pub const fn set_predecessor(&mut self, exists: bool) {
+        self.has_predecessor = exists;
     }
 
     /// Number of existing connections of this endpoint.

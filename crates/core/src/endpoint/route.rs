@@ -42,6 +42,9 @@ pub enum Route {
     Incoming(Incoming),
     /// To the worker with this index: its connection, or its share of new clients.
     Worker(u8),
+    /// To the process that had the port before: a connection of its own, or nobody's. See
+    /// [`Endpoint::set_predecessor`].
+    Predecessor,
     /// To no connection; send this one datagram back.
     Respond(Vec<u8>),
     /// To no connection.
@@ -130,7 +133,10 @@ impl Endpoint {
                 };
                 // Of the runs that belong to no connection here, only these include the datagrams
                 // after the first.
-                if !matches!(to, Route::Incoming(_) | Route::Worker(_)) {
+                if !matches!(
+                    to,
+                    Route::Incoming(_) | Route::Worker(_) | Route::Predecessor
+                ) {
                     len = first.len();
                 }
                 to
@@ -166,7 +172,7 @@ impl Endpoint {
             return self.route_short(now, path, datagram);
         }
         let Some(server) = self.server.clone() else {
-            return Route::Discard;
+            return self.not_here();
         };
         let fixed_bit = self.config.fixed_bit();
         // Early data of an undecided attempt belongs to it, whatever its size.
@@ -192,7 +198,7 @@ impl Endpoint {
         // RFC 9000 §14.1: too small for an Initial. RFC 9000 §6.1: for version negotiation too,
         // which might amplify.
         if datagram.len() < usize::from(MIN_UDP_PAYLOAD) {
-            return Route::Discard;
+            return self.not_here();
         }
         match header::parse_with(datagram, self.ids.len, fixed_bit) {
             Ok(Header::Long { version, ty, .. })
@@ -214,7 +220,16 @@ impl Endpoint {
                 self.negotiate(now, path, &server, dcid, scid)
             }
             // RFC 9000 §6.1: a Version Negotiation packet is not answered.
-            _ => Route::Discard,
+            _ => self.not_here(),
+        }
+    }
+
+    /// A datagram that belongs to no connection of this endpoint and begins none.
+    const fn not_here(&self) -> Route {
+        if self.has_predecessor {
+            Route::Predecessor
+        } else {
+            Route::Discard
         }
     }
 
@@ -236,13 +251,13 @@ impl Endpoint {
         // shorter.
         let is_short = dcid.len() < LEAST_ORIGINAL_ID;
         if is_short && (token.is_empty() || dcid.len() != self.ids.len) {
-            return Route::Discard;
+            return self.not_here();
         }
         // There is no state for a packet that does not open (`SECURITY.md` row 9): Initial keys are
         // public, so the test is cheap.
         let opening = opening(version, &dcid, &datagram[..len], pn_offset);
         let Some(Opening { keys, continues }) = opening else {
-            return Route::Discard;
+            return self.not_here();
         };
         let incoming = |verdict, attempt| {
             Route::Incoming(Incoming {
@@ -366,6 +381,9 @@ impl Endpoint {
             && let Some(handle) = self.reset_tokens.get(token)
         {
             return Route::Connection(*handle);
+        }
+        if self.has_predecessor {
+            return Route::Predecessor;
         }
         // RFC 9000 §10.3.3: shorter than the packet that it answers, so that two endpoints cannot
         // answer each other for ever.

@@ -148,7 +148,7 @@ impl Host {
                 }
             }
             Route::Respond(response) => return vec![response],
-            Route::Worker(_) | Route::Discard => return Vec::new(),
+            Route::Worker(_) | Route::Predecessor | Route::Discard => return Vec::new(),
         };
         let batch = DatagramBatch {
             path,

@@ -268,7 +268,9 @@ impl End {
                     self.connection = Some(self.endpoint.accept(now, incoming).unwrap());
                 }
                 Route::Connection(_) => {}
-                Route::Respond(_) | Route::Worker(_) | Route::Discard => continue,
+                Route::Respond(_) | Route::Worker(_) | Route::Predecessor | Route::Discard => {
+                    continue;
+                }
             }
             let (_, connection) = self.connection.as_mut().expect("routed to a connection");
             let batch = DatagramBatch {

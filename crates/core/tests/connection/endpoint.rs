@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use squall_core::{
     CloseReason, ConnectionHandle, ConnectionIdGenerator, Endpoint, EndpointConfig, Event, QuicLb,
-    ResetTokenDirectory, Route, Time, TransportConfig, worker_of,
+    ResetTokenDirectory, Route, ServerConfig, Time, TransportConfig, worker_of,
 };
 use squall_tls::Session;
 use squall_wire::{
@@ -30,6 +30,10 @@ fn config() -> EndpointConfig {
 
 fn server() -> Host {
     Host::server(config(), tls().1, TransportConfig::default())
+}
+
+fn server_config() -> ServerConfig {
+    ServerConfig::new(tls().1)
 }
 
 /// A ClientHello with these transport parameters.
@@ -166,6 +170,49 @@ fn short_packet() -> (Link, usize, Vec<u8>) {
     let datagram = link.client.send(link.now).remove(0);
     assert_eq!(datagram[0] & 0x80, 0);
     (link, handle, datagram)
+}
+
+// test: RFC 9000 §10.3
+#[test]
+fn what_is_not_here_may_be_the_predecessors() {
+    let path = Path {
+        remote: "192.0.2.9:9".parse().unwrap(),
+        local: None,
+    };
+    let short = vec![0x41; 100];
+    let first = initial_with(VERSION_1, &[7; 8], &[], 0, &[0x01]);
+    // Of a handshake that has begun: its keys are derived from another id.
+    let mut later = first.clone();
+    later[6..14].fill(8);
+    let mut handshake = first.clone();
+    handshake[0] = 0xe3;
+    let small = first[..60].to_vec();
+    let mut unknown = first.clone();
+    unknown[1..5].copy_from_slice(b"what");
+    let mut negotiation = first.clone();
+    negotiation[1..5].fill(0);
+    let route = |exists: bool, is_server: bool, datagram: &[u8]| {
+        let server = is_server.then(|| Arc::new(server_config()));
+        let mut endpoint = Endpoint::new(config(), server, [5; 32]);
+        endpoint.set_predecessor(exists);
+        // Three datagrams of a kind belong together.
+        let three = [datagram; 3].concat();
+        let run = endpoint.route(NOW, path, &three, datagram.len() as u16);
+        (run.to, run.len == three.len())
+    };
+    for datagram in [&short, &later, &handshake, &small, &negotiation] {
+        for is_server in [true, false] {
+            let (to, all) = route(true, is_server, datagram);
+            assert!(matches!(to, Route::Predecessor) && all, "{to:?}");
+            let (to, _) = route(false, is_server, datagram);
+            assert!(matches!(to, Route::Respond(_) | Route::Discard), "{to:?}");
+        }
+    }
+    // New clients are this endpoint's, and so are clients of other versions.
+    for exists in [true, false] {
+        assert!(matches!(route(exists, true, &first).0, Route::Incoming(_)));
+        assert!(matches!(route(exists, true, &unknown).0, Route::Respond(_)));
+    }
 }
 
 // test: RFC 9000 §10.3, §10.3.2, SECURITY.md row 30

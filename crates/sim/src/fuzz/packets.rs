@@ -211,7 +211,7 @@ fn route(datagrams: &[u8], segment_size: u16) {
                 let refusal = endpoint.refuse(incoming);
                 assert!(refusal.len() <= AMPLIFICATION * front.len());
             }
-            Route::Worker(_) | Route::Discard => {}
+            Route::Worker(_) | Route::Predecessor | Route::Discard => {}
         }
     }
     assert_eq!((endpoint.connections(), endpoint.undecided()), (0, 0));

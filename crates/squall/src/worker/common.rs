@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use squall_core::{ConnectionCount, ResetTokenDirectory, Time};
+use squall_wire::DatagramBatch;
 use tokio::sync::Notify;
 
 use super::ended::WorkerEnd;
@@ -21,6 +22,7 @@ use super::waiters::{Ticket, Waiters};
 use crate::config::Builder;
 use crate::events::Subscribers;
 use crate::qlog::Qlogs;
+use crate::takeover::{Link, Sent};
 
 /// Worker ends that wait to be reported. A worker must be restarted before it can end again, so
 /// more of them means that the application does not ask for them.
@@ -175,10 +177,17 @@ pub(crate) struct Common {
     pub(super) receive_coalescing: Duration,
     /// Whether the workers are tasks of the application's runtime.
     pub(crate) on_runtime: bool,
+    /// By worker: ways to the processes that had the port before and still have connections.
+    links: Vec<Vec<Link>>,
 }
 
 impl Common {
-    pub(crate) fn new(settings: &Builder, qlog: Option<Qlogs>, sockets: SocketGroup) -> Self {
+    pub(crate) fn new(
+        settings: &Builder,
+        qlog: Option<Qlogs>,
+        sockets: SocketGroup,
+        links: Vec<Vec<Link>>,
+    ) -> Self {
         Self {
             qlog,
             sockets: Mutex::new(sockets),
@@ -201,6 +210,7 @@ impl Common {
             held_bytes_of_one: settings.incoming_buffer_size,
             receive_coalescing: settings.receive_coalescing,
             on_runtime: settings.runtime.is_some(),
+            links,
         }
     }
 
@@ -265,6 +275,17 @@ impl Common {
         drop(accept);
         wakers.into_iter().for_each(Waker::wake);
         own
+    }
+
+    /// A worker's ways to the processes that had the port before.
+    pub(crate) fn links(&self, worker: usize) -> &[Link] {
+        self.links.get(worker).map_or(&[], Vec::as_slice)
+    }
+
+    /// Passes a run on to the processes that had the port before.
+    pub(super) fn send_to_predecessors(&self, worker: usize, run: &DatagramBatch<'_>) -> Sent {
+        let links = self.links(worker).iter();
+        links.fold(Sent::Gone, |sum, link| sum.max(link.send(run)))
     }
 
     /// The number of a new connection.

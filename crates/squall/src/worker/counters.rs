@@ -52,9 +52,11 @@ worker_counters! {
     /// Runs dropped because they belong to no connection: too short, or an unknown connection id.
     runs_discarded,
     /// Runs that belonged to another worker of the endpoint and were forwarded to it: where the
-    /// kernel cannot steer, or because a bundle holds datagrams of several connections.
+    /// kernel cannot steer, or because a bundle holds datagrams of several connections. Also those
+    /// forwarded to the process from which the endpoint took over its port.
     runs_forwarded,
-    /// Runs dropped because the worker that they belong to had too many of them waiting.
+    /// Runs dropped because the worker, or the process, that they belong to had too many of them
+    /// waiting.
     forwards_dropped,
     /// Stateless responses sent, of any kind; `unrouted` counts each kind.
     responses,

@@ -82,6 +82,7 @@ async fn turns(
             worker.now = shared.clock.now();
             shared.counters.turns.add(1);
             let receive = match worker.backoff.retry_at() {
+                _ if worker.stopped_reading => false,
                 None => readable.is_some() || busy || worker.is_late(),
                 Some(retry_at) => worker.now >= retry_at,
             };
@@ -133,6 +134,8 @@ async fn turns(
         if let Some(readable) = worker.rebound.take() {
             fd = readable;
         }
+        fd.watch(!worker.stopped_reading)
+            .map_err(WorkerEndReason::Socket)?;
         busy = worker.more_to_receive
             || !worker.starts.is_empty()
             || (!worker.blocked && !worker.ready.is_empty());

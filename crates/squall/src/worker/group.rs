@@ -26,6 +26,9 @@ use crate::socket::Socket;
 pub(crate) struct SocketGroup {
     address: SocketAddr,
     members: Vec<Member>,
+    /// Another process may have the same sockets, so they keep their places in the group whatever
+    /// this one does. A worker that is restarted gets its socket back.
+    is_inherited: bool,
 }
 
 #[derive(Debug)]
@@ -87,6 +90,31 @@ impl SocketGroup {
         Ok(Self::new(first, sockets))
     }
 
+    /// Takes over another process's sockets, as [`adopt`](Self::adopt).
+    pub(crate) fn inherit(
+        sockets: impl IntoIterator<Item = UdpSocket>,
+        options: &Options,
+    ) -> io::Result<Self> {
+        let group = Self::adopt(sockets, options)?;
+        Ok(Self {
+            is_inherited: true,
+            ..group
+        })
+    }
+
+    /// Duplicates of the sockets' descriptors, by worker.
+    ///
+    /// # Errors
+    /// A worker is down, it has something else than a UDP socket, or the system refused.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn duplicates(&self) -> io::Result<Vec<std::os::fd::OwnedFd>> {
+        if let Some(worker) = self.first_down() {
+            let why = format!("worker {worker} has ended; restart it first");
+            return Err(io::Error::new(io::ErrorKind::NotConnected, why));
+        }
+        self.sockets().map(|socket| socket.duplicate()).collect()
+    }
+
     /// A carrier of datagrams other than a UDP socket, for one worker.
     ///
     /// # Errors
@@ -102,7 +130,11 @@ impl SocketGroup {
             runs: true,
         };
         let members = sockets.into_iter().map(member).collect();
-        let group = Self { address, members };
+        let group = Self {
+            address,
+            members,
+            is_inherited: false,
+        };
         // Where the kernel cannot steer, workers forward datagrams to each other.
         group.steer();
         group
@@ -160,6 +192,9 @@ impl SocketGroup {
             return Ok(socket);
         }
         if let Some(old) = &member.socket {
+            if self.is_inherited {
+                return Ok(Arc::clone(old));
+            }
             old.share_port()?;
         }
         let options = if alone && member.socket.is_none() {

@@ -50,7 +50,7 @@ pub(crate) use ended::endpoint_closed;
 pub use ended::{WorkerEnd, WorkerEndReason};
 pub(crate) use group::SocketGroup;
 pub(crate) use lock::lock;
-pub(crate) use offer::Offer;
+pub(crate) use offer::{HeldRun, Offer};
 pub(crate) use shared::{Command, ConnectionShared, Handle, Place, Shared};
 pub(crate) use start::Start;
 pub(crate) use state::{Line, SendEnd, State, register};
@@ -72,7 +72,6 @@ use coalescing::Coalescing;
 use incoming::Held;
 use limits::OwnMemory;
 use moving::Moving;
-use offer::HeldRun;
 use report::Reports;
 use shared::Inbox;
 use timer_wheel::TimerWheel;
@@ -153,6 +152,8 @@ pub(crate) struct Worker {
     first_flights_kept: usize,
     /// Why the worker ends, for its connections. Empty: it panicked, or its runtime has shut down.
     end: String,
+    /// Whether another process reads the socket.
+    stopped_reading: bool,
     /// The receive call did not empty the socket.
     more_to_receive: bool,
     /// Connections whose timers wait until the socket is empty, and until when at most.
@@ -218,6 +219,7 @@ impl Worker {
             first_flights_kept: 0,
             closed: HashMap::new(),
             end: String::new(),
+            stopped_reading: false,
             more_to_receive: false,
             put_off: VecDeque::new(),
             moving: Moving::default(),
@@ -361,6 +363,21 @@ impl Worker {
             Command::ShutDown { code, reason } => self.shut_down(code, &reason),
             Command::Rebind(readable) => self.rebind(readable),
             Command::SetServer(server) => self.endpoint.set_server(server),
+            #[cfg(target_os = "linux")]
+            Command::StopReading(stopped) => {
+                self.stopped_reading = true;
+                self.more_to_receive = false;
+                // What this worker does not know may be another process's: it does not answer.
+                self.endpoint.set_predecessor(true);
+                // If nobody waits for it any more, the next command takes it back.
+                let _ = stopped.send(());
+            }
+            #[cfg(target_os = "linux")]
+            Command::ReadAgain => {
+                self.stopped_reading = false;
+                let links = self.shared.common.links(self.shared.index);
+                self.endpoint.set_predecessor(!links.is_empty());
+            }
             Command::Detach => {
                 self.detached = true;
                 self.let_nobody_in();

@@ -4,6 +4,7 @@
 //! recvmmsg ─> bundles ─ cut ─> runs ─ route ─> connection: one lock, one call
 //!                                     ├──────> incoming: an attempt
 //!                                     ├──────> another worker: forwarded
+//!                                     ├──────> the process that had the port before: forwarded
 //!                                     └──────> nobody: answered without state, or dropped
 //! ```
 
@@ -18,6 +19,7 @@ use super::coalescing::Patience;
 use super::limits::apply_endpoint_events;
 use super::offer::HeldRun;
 use super::{MESSAGE_BYTES, Worker, WorkerEndReason, lock};
+use crate::takeover::Sent;
 
 /// The most messages of one receive call.
 pub(super) const RECV_MESSAGES: usize = 16;
@@ -193,6 +195,7 @@ impl Worker {
             Route::Connection(handle) => self.deliver(handle, run, true, stages),
             Route::Incoming(incoming) => self.on_incoming(incoming, &run),
             Route::Worker(index) => self.forward(index, &run),
+            Route::Predecessor => self.forward_to_predecessors(run, stages),
             Route::Respond(datagram) => self.respond(run.path, &datagram),
             Route::Discard => self.shared.counters.runs_discarded.add(1),
         }
@@ -226,6 +229,29 @@ impl Worker {
             &counters.forwards_dropped
         };
         fate.add(1);
+    }
+
+    /// Forwards a run to the processes that had the port before.
+    fn forward_to_predecessors(&mut self, run: DatagramBatch<'_>, stages: &mut Stages) {
+        let counters = &self.shared.counters;
+        if self.stopped_reading {
+            // The successor has forwarded it to all of them.
+            counters.runs_discarded.add(1);
+            return;
+        }
+        match self
+            .shared
+            .common
+            .send_to_predecessors(self.shared.index, &run)
+        {
+            Sent::Yes => counters.runs_forwarded.add(1),
+            Sent::Full => counters.forwards_dropped.add(1),
+            Sent::Gone => {
+                // From now on this process answers.
+                self.endpoint.set_predecessor(false);
+                self.dispatch(std::iter::once(run), stages);
+            }
+        }
     }
 
     /// Hands a run to its connection: one lock, one call, one look at its events. If the run is the

@@ -83,6 +83,12 @@ pub(crate) enum Command {
     Rebind(Readable),
     /// The configuration for new connections; `None`: no new connections.
     SetServer(Option<Arc<ServerConfig>>),
+    /// Leave the socket to another process, and say when that is done.
+    #[cfg(target_os = "linux")]
+    StopReading(oneshot::Sender<()>),
+    /// Read the socket again.
+    #[cfg(target_os = "linux")]
+    ReadAgain,
     /// The last handle of the endpoint is gone: end with the last connection.
     Detach,
 }
@@ -236,7 +242,7 @@ impl Shared {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let group = SocketGroup::bind(any, &squall_udp::Options::default(), 1).unwrap();
         let socket = Arc::clone(group.sockets().next().unwrap());
-        let common = Common::new(&crate::Builder::new(any), None, group);
+        let common = Common::new(&crate::Builder::new(any), None, group, Vec::new());
         Self::new(0, Arc::new(common), socket, Stages::off())
     }
 
@@ -283,6 +289,21 @@ impl Shared {
     pub(crate) fn runtime(&self) -> tokio::runtime::Handle {
         let runtime = lock(&self.runtime).clone();
         runtime.expect("set before anybody has an endpoint")
+    }
+
+    /// Has the worker leave its socket to another process. The receiver hears when that is done,
+    /// and fails if the worker has ended.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn stop_reading(&self) -> oneshot::Receiver<()> {
+        let (stopped, receiver) = oneshot::channel();
+        self.command(Command::StopReading(stopped));
+        receiver
+    }
+
+    /// Has the worker read its socket again.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn read_again(&self) {
+        self.command(Command::ReadAgain);
     }
 
     /// How often the worker has started.
@@ -352,7 +373,7 @@ impl Shared {
         inbox.dead || (settled && self.counters.connections.get() == 0)
     }
 
-    // ---- from other workers --------------------------------------------------------------------
+    // ---- from other workers, and the process that has taken over the port ----------------------
 
     /// Takes over datagrams of this worker's connections; `false` if too many are already waiting.
     pub(crate) fn forward(&self, run: HeldRun) -> bool {

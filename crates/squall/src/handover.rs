@@ -1,0 +1,292 @@
+//! The predecessor's side of a takeover: see `takeover`.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use crate::endpoint::Endpoint;
+use crate::takeover::{Greeting, Link, Listener, MAX_DESCRIPTORS, WatchedChannel, Word};
+use crate::worker::{HeldRun, Shared};
+
+/// The most earlier processes that a successor forwards to: each gets a copy of what is not the
+/// successor's own.
+const MAX_PREDECESSORS: usize = 16;
+/// How long a successor may take to get ready, with its certificates and caches.
+const TO_GET_READY: Duration = Duration::from_secs(60);
+/// How long its workers may take to start.
+const TO_START: Duration = Duration::from_secs(10);
+/// The wait after a process that was not welcome, or an error of the system.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Endpoint {
+    /// Waits until another process of the same user asks for the endpoint's port at `path`, a Unix
+    /// socket, and hands it over: for an upgrade that costs no connection and no attempt. The other
+    /// process asks with [`Takeover::request`](crate::Takeover::request). Linux only.
+    ///
+    /// ```no_run
+    /// # use squall::{Builder, Endpoint, Takeover};
+    /// # async fn serve(endpoint: &Endpoint) {}
+    /// # async fn run(builder: Builder) -> std::io::Result<()> {
+    /// let path = "/run/example/takeover";
+    /// // From the process that runs, if there is one.
+    /// let endpoint = match Takeover::request(path)? {
+    ///     Some(takeover) => builder.take_over(takeover).bind()?,
+    ///     None => builder.bind()?,
+    /// };
+    /// tokio::select! {
+    ///     () = serve(&endpoint) => {}
+    ///     handed_over = endpoint.hand_over(path, &[]) => handed_over?,
+    /// }
+    /// // Existing connections continue until they are closed.
+    /// endpoint.wait_idle().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Once it has returned, this endpoint keeps its connections, and new ones are accepted by the
+    /// other process. [`accept`](Self::accept) returns the attempts that already wait, then `None`;
+    /// [`connect`](Self::connect) fails, and so do [`rebind`](Self::rebind) and
+    /// [`restart_worker`](Self::restart_worker). The other process reads the sockets and forwards
+    /// what belongs to connections of this one, which goes on sending through them. If the other
+    /// process ends first, this one reads the sockets again.
+    ///
+    /// The successor gets the keys of stateless resets and tokens, so that its clients' tokens stay
+    /// valid, and duplicates of `descriptors`, at most 253: a TCP listener on the same port, for
+    /// example. TLS session tickets remain valid only if both processes encrypt them with the same
+    /// keys.
+    ///
+    /// The file at `path` can be opened by every process that may enter its directory, but only
+    /// processes of the same user, or of root, get the port. A file that an earlier process left
+    /// behind is replaced.
+    ///
+    /// The successor may hand over in its turn while this process still has connections; up to 16
+    /// processes may be left over in this way. While there are any, no stateless resets are sent.
+    ///
+    /// Cancel-safe: if the future is dropped, the endpoint goes on as before, and a process that
+    /// has asked for the port gets an error.
+    ///
+    /// # Errors
+    /// Another process listens at `path` (`AddrInUse`), the path is unusable, more than 253
+    /// descriptors were passed (`InvalidInput`), the endpoint uses a
+    /// [`DatagramSocket`](crate::DatagramSocket) (`Unsupported`), it is closed (`NotConnected`), or
+    /// the worker that waited has ended (`Other`): call this again. A successor that fails before
+    /// it has taken over costs nothing: this waits for the next.
+    pub async fn hand_over(
+        &self,
+        path: impl AsRef<Path>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let path = path.as_ref().to_owned();
+        let copies = descriptors.iter().map(BorrowedFd::try_clone_to_owned);
+        let handover = Handover {
+            endpoint: self.clone(),
+            path,
+            descriptors: copies.collect::<io::Result<_>>()?,
+        };
+        // On a worker, whose runtime has an I/O driver: the caller's may have none.
+        let task = self.spawn(handover.run());
+        let _aborted = AbortOnDrop(task.abort_handle());
+        match task.await {
+            Ok(result) => result,
+            Err(_) => Err(io::Error::other(
+                "the worker that waited for a successor has ended",
+            )),
+        }
+    }
+}
+
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What is handed over, and where.
+struct Handover {
+    endpoint: Endpoint,
+    path: PathBuf,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Handover {
+    async fn run(self) -> io::Result<()> {
+        let (common, _) = self.endpoint.workers();
+        if common.is_closed() {
+            return Err(ended());
+        }
+        if self.descriptors.len() > MAX_DESCRIPTORS {
+            let why = "at most 253 descriptors can be handed over";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        if self.endpoint.settings().carrier.is_some() {
+            let why = "a DatagramSocket cannot be handed over";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        loop {
+            match self.hand_over(Listener::bind(&self.path)?).await {
+                Ok(()) => return Ok(()),
+                Err(error) => crate::warnings::not_handed_over(&self.path, &error),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Hands over to the next process that asks.
+    async fn hand_over(&self, listener: Listener) -> io::Result<()> {
+        let successor = Successor(listener.accept().await?);
+        let prepared = match self.prepare() {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                let message = [&Word::Refused.bytes()[..], error.to_string().as_bytes()].concat();
+                successor.send(&message, &[])?;
+                return Err(error);
+            }
+        };
+        successor.send(&self.greeting(prepared.len()).encode(), &[])?;
+        let word = Word::Descriptors.bytes();
+        for (worker, (socket, _, theirs)) in prepared.iter().enumerate() {
+            let links = self.older(worker).chain([theirs]).map(AsFd::as_fd);
+            let fds: Vec<_> = [socket.as_fd()].into_iter().chain(links).collect();
+            successor.send(&word, &fds)?;
+        }
+        if !self.descriptors.is_empty() {
+            let descriptors: Vec<_> = self.descriptors.iter().map(AsFd::as_fd).collect();
+            successor.send(&word, &descriptors)?;
+        }
+        let ours: Vec<Link> = prepared.into_iter().map(|(_, ours, _)| ours).collect();
+        successor.expect(Word::Ready, TO_GET_READY).await?;
+        // From here on, an error or a cancellation makes the workers read again.
+        let stopped = Stopped::stop(&self.endpoint, ours).await?;
+        // The successor may want to listen at the path as soon as it has started.
+        drop(listener);
+        successor.send(&Word::Stopped.bytes(), &[])?;
+        successor.expect(Word::Done, TO_START).await?;
+        // Nothing can interrupt the rest: the port is the successor's exactly if it is told so.
+        successor.send(&Word::Done.bytes(), &[])?;
+        stopped.done();
+        let (common, _) = self.endpoint.workers();
+        common.close();
+        Ok(())
+    }
+
+    /// A worker's links to the predecessors of this process that still run.
+    fn older(&self, worker: usize) -> impl Iterator<Item = &Link> {
+        let (common, _) = self.endpoint.workers();
+        common.links(worker).iter().filter(|link| !link.is_gone())
+    }
+
+    /// The workers' sockets, each with both ends of a link.
+    fn prepare(&self) -> io::Result<Vec<(OwnedFd, Link, Link)>> {
+        if self.older(0).count() >= MAX_PREDECESSORS {
+            let why = format!("{MAX_PREDECESSORS} earlier processes still have connections");
+            return Err(io::Error::other(why));
+        }
+        let sockets = self.endpoint.duplicate_sockets()?.into_iter();
+        sockets
+            .map(|socket| {
+                let (ours, theirs) = Link::pair()?;
+                Ok((socket, ours, theirs))
+            })
+            .collect()
+    }
+
+    fn greeting(&self, workers: usize) -> Greeting {
+        let settings = self.endpoint.settings();
+        Greeting {
+            workers: u8::try_from(workers).unwrap_or(u8::MAX),
+            id_len: u8::try_from(settings.connection_ids.len()).unwrap_or(u8::MAX),
+            descriptors: u8::try_from(self.descriptors.len()).unwrap_or(u8::MAX),
+            reset_key: settings.reset_key,
+            token_key: settings.token_key,
+        }
+    }
+}
+
+/// The process that takes over.
+struct Successor(WatchedChannel);
+
+impl Successor {
+    /// The few messages fit the socket's buffer.
+    fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.0.send(&[message], fds)
+    }
+
+    async fn expect(&self, word: Word, patience: Duration) -> io::Result<()> {
+        let (mut message, mut fds) = ([0; 16], Vec::new());
+        match timeout(patience, self.0.receive(&mut message, &mut fds)).await {
+            Ok(Ok(1..)) if word.is(&message) => Ok(()),
+            Ok(Ok(_)) => Err(io::Error::other("the successor ended before it took over")),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(io::Error::other("the successor did not get ready in time")),
+        }
+    }
+}
+
+/// Workers that do not read their sockets. Dropping this makes them read again.
+struct Stopped {
+    workers: Vec<Arc<Shared>>,
+    /// The tasks that take what the successor forwards.
+    links: Vec<AbortHandle>,
+    is_done: bool,
+}
+
+impl Stopped {
+    /// Stops the workers, and has each take what comes over its link instead.
+    async fn stop(endpoint: &Endpoint, links: Vec<Link>) -> io::Result<Self> {
+        let (_, workers) = endpoint.workers();
+        let mut stopped = Self {
+            workers: workers.to_vec(),
+            links: Vec::new(),
+            is_done: false,
+        };
+        for (worker, link) in workers.iter().zip(links) {
+            let runtime = worker.runtime();
+            let link = {
+                let _entered = runtime.enter();
+                link.watch()?
+            };
+            let shared = Arc::clone(worker);
+            let task = runtime.spawn(async move {
+                link.receive_all(|run| {
+                    // If the worker does not keep up, they are lost, as if on the way.
+                    shared.forward(HeldRun::of(run));
+                })
+                .await;
+                // The successor has ended.
+                shared.read_again();
+            });
+            stopped.links.push(task.abort_handle());
+        }
+        for worker in workers {
+            worker.stop_reading().await.map_err(|_| ended())?;
+        }
+        Ok(stopped)
+    }
+
+    fn done(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        self.links.iter().for_each(AbortHandle::abort);
+        for worker in &self.workers {
+            worker.read_again();
+        }
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the endpoint is closed")
+}

@@ -1,0 +1,518 @@
+//! One endpoint takes over the port of another, as the processes of an upgrade do.
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+mod common;
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::{ALPN, ANY, Identity, pattern, within};
+use squall::{
+    Builder, CloseReason, Connection, ConnectionIdGenerator, Endpoint, Takeover, TransportConfig,
+};
+use tokio::task::JoinHandle;
+
+/// A path for the two processes to meet at.
+struct Place {
+    folder: PathBuf,
+    path: PathBuf,
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let name = format!("squall-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("takeover");
+        Self { folder, path }
+    }
+
+    /// The endpoint waits there for a successor.
+    async fn wait_at(&self, endpoint: &Endpoint) -> JoinHandle<io::Result<()>> {
+        let (endpoint, path) = (endpoint.clone(), self.path.clone());
+        let waiting = tokio::spawn(async move { endpoint.hand_over(path, &[]).await });
+        self.somebody_listens().await;
+        waiting
+    }
+
+    async fn somebody_listens(&self) {
+        within(async {
+            while !self.path.exists() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Who serves and who connects.
+struct World {
+    identity: Identity,
+    place: Place,
+}
+
+impl World {
+    fn new(name: &str) -> Self {
+        Self {
+            identity: Identity::new(),
+            place: Place::new(name),
+        }
+    }
+
+    fn server(&self) -> Builder {
+        Builder::new(ANY).server(self.identity.server(ALPN, TransportConfig::default()))
+    }
+
+    fn request(&self) -> io::Result<Option<Takeover>> {
+        Takeover::request(&self.place.path)
+    }
+
+    fn client(&self) -> Endpoint {
+        let config = self.identity.client(ALPN, TransportConfig::default());
+        Builder::new(ANY).client(config).bind().unwrap()
+    }
+}
+
+/// Serves all connections by sending back what arrives on their streams.
+fn echo(endpoint: &Endpoint) -> JoinHandle<usize> {
+    let endpoint = endpoint.clone();
+    tokio::spawn(async move {
+        let mut accepted = 0;
+        while let Some(incoming) = endpoint.accept().await {
+            accepted += 1;
+            tokio::spawn(async move {
+                let connection = incoming.accept().await?;
+                while let Ok((mut send, mut recv)) = connection.accept_bi().await {
+                    tokio::spawn(async move {
+                        while let Ok(Some(bytes)) = recv.read_chunk(usize::MAX).await {
+                            if send.write_chunk(bytes).await.is_err() {
+                                return;
+                            }
+                        }
+                        let _ = send.finish();
+                    });
+                }
+                Ok::<_, CloseReason>(())
+            });
+        }
+        accepted
+    })
+}
+
+async fn connect(client: &Endpoint, to: SocketAddr) -> Connection {
+    within(client.connect(to, "localhost").unwrap())
+        .await
+        .unwrap()
+}
+
+/// Whether the other end answers.
+async fn is_alive(connection: &Connection) -> bool {
+    let exchange = async {
+        let (mut send, mut recv) = connection.open_bi().await.ok()?;
+        send.write_all(b"hello").await.ok()?;
+        send.finish().ok()?;
+        recv.read_to_end(16).await.ok()
+    };
+    within(exchange).await.as_deref() == Some(b"hello")
+}
+
+/// Sends bytes to and fro until told to stop; returns how many.
+fn transfer(connection: Connection, stop: tokio::sync::watch::Receiver<bool>) -> JoinHandle<usize> {
+    tokio::spawn(async move {
+        let (mut send, mut recv) = connection.open_bi().await.unwrap();
+        let piece = pattern(100_000, 7);
+        let (sent, received) = tokio::join!(
+            async {
+                let mut sent = 0;
+                while !*stop.borrow() {
+                    send.write_all(&piece).await.unwrap();
+                    sent += piece.len();
+                }
+                send.finish().unwrap();
+                sent
+            },
+            async {
+                let (mut received, mut buffer) = (0, vec![0; piece.len()]);
+                while let Ok(()) = recv.read_exact(&mut buffer).await {
+                    assert!(buffer == piece, "after {received} bytes");
+                    received += buffer.len();
+                }
+                received
+            }
+        );
+        assert_eq!(sent, received);
+        received
+    })
+}
+
+#[tokio::test]
+async fn no_connection_is_lost_and_new_ones_reach_the_successor() {
+    for workers in [1, 3] {
+        let world = World::new(&format!("all-{workers}"));
+        let first = world.server().workers(workers).bind().unwrap();
+        let address = first.local_addr().unwrap();
+        let serving = echo(&first);
+        let client = world.client();
+        let mut old = Vec::new();
+        for _ in 0..8 {
+            old.push(connect(&client, address).await);
+        }
+        let (stop, stopping) = tokio::sync::watch::channel(false);
+        let transfers: Vec<_> = (old.iter().take(2))
+            .map(|connection| transfer(connection.clone(), stopping.clone()))
+            .collect();
+        let handed_over = world.place.wait_at(&first).await;
+        let takeover = world.request().unwrap().unwrap();
+        assert_eq!(takeover.local_addr(), address);
+        let second = world.server().take_over(takeover).bind().unwrap();
+        assert_eq!(second.local_addr().unwrap(), address);
+        assert_eq!(second.worker_stats().len(), workers);
+        within(handed_over).await.unwrap().unwrap();
+        // It accepts nothing more, and says so.
+        assert_eq!(within(serving).await.unwrap(), 8);
+        let serving = echo(&second);
+        for connection in &old {
+            assert!(is_alive(connection).await);
+        }
+        let new = connect(&client, address).await;
+        assert!(is_alive(&new).await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stop.send(true).unwrap();
+        for transfer in transfers {
+            assert!(within(transfer).await.unwrap() > 0);
+        }
+        assert_eq!(first.stats().connections, 8);
+        assert_eq!(second.stats().connections, 1);
+        assert!(second.stats().runs_forwarded > 0);
+        assert_eq!(second.stats().unrouted.stateless_resets, 0);
+        // It ends with its last connection.
+        old.iter().for_each(|connection| connection.close(0, b""));
+        within(first.wait_idle()).await;
+        drop(first);
+        assert!(is_alive(&new).await);
+        // The successor hands over in its turn.
+        let handed_over = world.place.wait_at(&second).await;
+        let takeover = world.request().unwrap().unwrap();
+        let third = world.server().take_over(takeover).bind().unwrap();
+        within(handed_over).await.unwrap().unwrap();
+        assert_eq!(within(serving).await.unwrap(), 1);
+        let _serving = echo(&third);
+        assert!(is_alive(&new).await);
+        assert!(is_alive(&connect(&client, address).await).await);
+    }
+}
+
+/// What arrives for the successor does not wake the predecessor.
+#[tokio::test]
+async fn the_predecessor_sleeps() {
+    let world = World::new("sleep");
+    let first = world.server().bind().unwrap();
+    let address = first.local_addr().unwrap();
+    let _serving = echo(&first);
+    let client = world.client();
+    let old = connect(&client, address).await;
+    let handed_over = world.place.wait_at(&first).await;
+    let takeover = world.request().unwrap().unwrap();
+    let second = world.server().take_over(takeover).bind().unwrap();
+    within(handed_over).await.unwrap().unwrap();
+    let _serving = echo(&second);
+    let new = connect(&client, address).await;
+    assert!(is_alive(&new).await && is_alive(&old).await);
+    let turns = |endpoint: &Endpoint| endpoint.stats().turns;
+    let before = (turns(&first), turns(&second));
+    for _ in 0..200 {
+        assert!(is_alive(&new).await);
+    }
+    let after = (turns(&first), turns(&second));
+    assert!(after.1 - before.1 >= 200, "{before:?} {after:?}");
+    assert!(after.0 - before.0 < 20, "{before:?} {after:?}");
+}
+
+/// Three processes: the oldest still has connections when the second one hands over.
+#[tokio::test]
+async fn connections_of_the_predecessors_predecessor_survive() {
+    let world = World::new("chain");
+    let mut endpoints = vec![world.server().bind().unwrap()];
+    let address = endpoints[0].local_addr().unwrap();
+    let client = world.client();
+    let mut connections = Vec::new();
+    for _ in 0..4 {
+        let last = endpoints.last().unwrap();
+        let _serving = echo(last);
+        connections.push(connect(&client, address).await);
+        let handed_over = world.place.wait_at(last).await;
+        let takeover = world.request().unwrap().unwrap();
+        let next = world.server().take_over(takeover).bind().unwrap();
+        within(handed_over).await.unwrap().unwrap();
+        endpoints.push(next);
+        for connection in &connections {
+            assert!(is_alive(connection).await);
+        }
+    }
+    for endpoint in &endpoints[..4] {
+        assert_eq!(endpoint.stats().connections, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_successor_that_fails_changes_nothing() {
+    let world = World::new("failure");
+    let first = world.server().bind().unwrap();
+    let address = first.local_addr().unwrap();
+    let _serving = echo(&first);
+    let client = world.client();
+    let connection = connect(&client, address).await;
+    let handed_over = world.place.wait_at(&first).await;
+    // It ends before it is ready.
+    drop(world.request().unwrap().unwrap());
+    // Its settings do not fit.
+    world.place.somebody_listens().await;
+    let takeover = loop {
+        // Until the predecessor has noticed, nobody listens, or nobody answers.
+        match world.request() {
+            Ok(Some(takeover)) => break takeover,
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    let ids = ConnectionIdGenerator::Plain { len: 12 };
+    let builder = world.server().connection_ids(ids).take_over(takeover);
+    let error = builder.clone().bind().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("12 bytes"), "{error}");
+    assert!(is_alive(&connection).await);
+    assert!(is_alive(&connect(&client, address).await).await);
+    assert!(!handed_over.is_finished());
+    let takeover = loop {
+        match world.request() {
+            Ok(Some(takeover)) => break takeover,
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    let second = world.server().take_over(takeover).bind().unwrap();
+    within(handed_over).await.unwrap().unwrap();
+    let _serving = echo(&second);
+    assert!(is_alive(&connection).await);
+    assert!(is_alive(&connect(&client, address).await).await);
+}
+
+/// At whatever moment the predecessor gives up, one of the two has the port.
+#[tokio::test]
+async fn a_handover_that_is_cancelled_leaves_one_owner() {
+    let world = World::new("cancelled");
+    let mut current = world.server().workers(2).bind().unwrap();
+    let address = current.local_addr().unwrap();
+    let _serving = echo(&current);
+    let client = world.client();
+    let connection = connect(&client, address).await;
+    let (mut taken_over, mut kept) = (0, 0);
+    // Close to how long a takeover takes on this machine.
+    let mut delay = 0;
+    while taken_over < 5 || kept < 20 {
+        let handed_over = world.place.wait_at(&current).await;
+        let (builder, path) = (world.server(), world.place.path.clone());
+        let successor = tokio::task::spawn_blocking(move || {
+            let takeover = Takeover::request(path)?;
+            takeover
+                .map(|takeover| builder.take_over(takeover).bind())
+                .transpose()
+        });
+        tokio::time::sleep(Duration::from_micros(delay)).await;
+        handed_over.abort();
+        match within(successor).await.unwrap() {
+            Ok(Some(successor)) => {
+                taken_over += 1;
+                delay /= 2;
+                let _serving = echo(&successor);
+                // The old one has given up the port.
+                assert!(within(current.accept()).await.is_none());
+                current = successor;
+            }
+            Ok(None) | Err(_) => {
+                kept += 1;
+                delay += 97;
+            }
+        }
+        let _ = within(handed_over).await;
+        assert!(is_alive(&connection).await, "{taken_over} {kept}");
+        let new = connect(&client, address).await;
+        assert!(is_alive(&new).await, "{taken_over} {kept}");
+        assert!(taken_over + kept < 1000);
+    }
+}
+
+#[tokio::test]
+async fn a_predecessor_whose_successor_ends_reads_again() {
+    let world = World::new("again");
+    let first = world.server().workers(2).bind().unwrap();
+    let address = first.local_addr().unwrap();
+    let _serving = echo(&first);
+    let client = world.client();
+    let connections = [
+        connect(&client, address).await,
+        connect(&client, address).await,
+    ];
+    let handed_over = world.place.wait_at(&first).await;
+    let takeover = world.request().unwrap().unwrap();
+    let second = world.server().take_over(takeover).bind().unwrap();
+    within(handed_over).await.unwrap().unwrap();
+    drop(second);
+    for connection in &connections {
+        assert!(is_alive(connection).await);
+    }
+}
+
+#[tokio::test]
+async fn peers_of_a_predecessor_that_was_killed_learn_of_it() {
+    let world = World::new("killed");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let first = world.server().on_runtime(runtime.handle().clone());
+    let first = first.bind().unwrap();
+    let address = first.local_addr().unwrap();
+    let _serving = echo(&first);
+    let client = world.client();
+    let connection = connect(&client, address).await;
+    let handed_over = world.place.wait_at(&first).await;
+    let takeover = world.request().unwrap().unwrap();
+    let second = world.server().take_over(takeover).bind().unwrap();
+    within(handed_over).await.unwrap().unwrap();
+    assert!(is_alive(&connection).await);
+    // Its connections end without a CONNECTION_CLOSE.
+    runtime.shutdown_background();
+    drop(first);
+    let _ = within(connection.open_uni())
+        .await
+        .unwrap()
+        .write(b"?")
+        .await;
+    let reason = within(connection.closed()).await;
+    assert!(matches!(reason, CloseReason::Reset), "{reason}");
+    within(async {
+        while second.stats().unrouted.stateless_resets == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_of_the_successor_is_restarted_with_its_socket() {
+    let world = World::new("restart");
+    let first = world.server().workers(2).bind().unwrap();
+    let address = first.local_addr().unwrap();
+    let _serving = echo(&first);
+    let client = world.client();
+    let mut old = Vec::new();
+    for _ in 0..4 {
+        old.push(connect(&client, address).await);
+    }
+    let handed_over = world.place.wait_at(&first).await;
+    let takeover = world.request().unwrap().unwrap();
+    let second = world.server().take_over(takeover).bind().unwrap();
+    within(handed_over).await.unwrap().unwrap();
+    let _serving = echo(&second);
+    for worker in 0..2 {
+        // A bad descriptor ends a worker.
+        second.inject_worker_send_error(worker, 9);
+        while second.worker_stats()[worker].worker_ends == 0 {
+            let _ = tokio::time::timeout(
+                Duration::from_millis(20),
+                client.connect(address, "localhost").unwrap(),
+            )
+            .await;
+        }
+        let end = within(second.worker_ended()).await.unwrap();
+        second.restart_worker(end.worker).unwrap();
+    }
+    for connection in &old {
+        assert!(is_alive(connection).await);
+    }
+    for _ in 0..4 {
+        assert!(is_alive(&connect(&client, address).await).await);
+    }
+}
+
+#[tokio::test]
+async fn descriptors_go_along() {
+    let world = World::new("descriptors");
+    let first = world.server().bind().unwrap();
+    let tcp = TcpListener::bind(ANY).unwrap();
+    let (endpoint, path) = (first.clone(), world.place.path.clone());
+    let own = tcp.try_clone().unwrap();
+    let handed_over =
+        tokio::spawn(async move { endpoint.hand_over(path, &[own.as_fd(), own.as_fd()]).await });
+    world.place.somebody_listens().await;
+    let mut takeover = world.request().unwrap().unwrap();
+    let mut descriptors = takeover.take_descriptors();
+    assert_eq!(descriptors.len(), 2);
+    let _second = world.server().take_over(takeover).bind().unwrap();
+    within(handed_over).await.unwrap().unwrap();
+    let theirs = TcpListener::from(descriptors.pop().unwrap());
+    assert_eq!(theirs.local_addr().unwrap(), tcp.local_addr().unwrap());
+}
+
+#[tokio::test]
+async fn who_may_listen_at_the_path() {
+    let world = World::new("path");
+    let hand_over = |endpoint: &Endpoint, path: &Path| {
+        let (endpoint, path) = (endpoint.clone(), path.to_owned());
+        async move { within(endpoint.hand_over(path, &[])).await.unwrap_err() }
+    };
+    assert!(world.request().unwrap().is_none());
+    let endpoint = world.server().bind().unwrap();
+    let waiting = world.place.wait_at(&endpoint).await;
+    // Somebody already does.
+    let other = world.server().bind().unwrap();
+    let error = hand_over(&other, &world.place.path).await;
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    // The file goes with the future.
+    waiting.abort();
+    assert!(within(waiting).await.unwrap_err().is_cancelled());
+    within(async {
+        while world.place.path.exists() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    // A file that is no socket is not replaced.
+    std::fs::write(&world.place.path, b"precious").unwrap();
+    let error = hand_over(&endpoint, &world.place.path).await;
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    assert_eq!(std::fs::read(&world.place.path).unwrap(), b"precious");
+    std::fs::remove_file(&world.place.path).unwrap();
+    // A process that was killed leaves a socket.
+    drop(std::os::unix::net::UnixListener::bind(&world.place.path).unwrap());
+    let path = world.place.path.clone();
+    let abandoned = endpoint.clone();
+    let waiting = tokio::spawn(async move { abandoned.hand_over(path, &[]).await });
+    let takeover = within(async {
+        loop {
+            match world.request() {
+                Ok(Some(takeover)) => break takeover,
+                _ => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    })
+    .await;
+    let _second = world.server().take_over(takeover).bind().unwrap();
+    within(waiting).await.unwrap().unwrap();
+    // What is closed cannot be handed over.
+    let error = hand_over(&endpoint, &world.place.path).await;
+    assert_eq!(error.kind(), ErrorKind::NotConnected);
+}
