@@ -20,7 +20,8 @@ use super::proxy::Address;
 /// replace the client's own; WebSocket is supported.
 ///
 /// Ctrl-C or SIGTERM finishes the requests in flight; a second one ends at once. SIGHUP reloads the
-/// certificate and reopens the access log.
+/// certificate and reopens the access log. With --takeover, a new process replaces this one without
+/// interruption.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("content").required(true).args(["folder", "upstream"]))]
 pub(crate) struct Serve {
@@ -63,6 +64,12 @@ pub(crate) struct Serve {
     /// 8470). Unsafe methods are answered with 425. Files are always served in early data
     #[arg(long, requires = "upstream", conflicts_with = "no_h3")]
     pub(crate) early_data: bool,
+
+    /// Take over the ports of the server that runs with the same PATH, if there is one, and then
+    /// wait there for a successor. The old server finishes its requests, for as long as they take,
+    /// and ends. PATH is a Unix socket in a folder that only this user can write to. Linux only
+    #[arg(long, value_name = "PATH", conflicts_with = "no_h3")]
+    pub(crate) takeover: Option<PathBuf>,
 
     /// Number of worker threads, for TCP and for HTTP/3 each (default: one per core)
     #[arg(long, value_name = "N", value_parser = workers)]

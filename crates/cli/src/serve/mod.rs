@@ -12,6 +12,7 @@
 //!    │ Response<Body>
 //!    ▼
 //!   certificate    the certificate of new connections; SIGHUP reads it again
+//!   takeover       the ports come from the process that ran before, and go to the next
 //! ```
 //! Content does not depend on the transport: `site::Service` takes any body.
 
@@ -31,6 +32,7 @@ mod reader;
 mod scratch;
 mod site;
 mod standstill;
+mod takeover;
 mod tcp;
 pub(crate) mod transport;
 mod watch;
@@ -45,7 +47,7 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue};
 use squall::Endpoint;
-use squall_yard::error::{Result, context};
+use squall_yard::error::{Failure, Result, context};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch as flag};
 use tokio::time::timeout;
@@ -58,12 +60,17 @@ use self::files::Files;
 use self::metrics::Metrics;
 use self::proxy::{Proxy, Timeouts};
 use self::site::{Content, Site};
+use self::takeover::{Inherited, Successor};
 use self::transport::Transport;
 use self::watch::Limits;
 use crate::output::say;
 
 /// What a shell reports for a command that Ctrl-C ended: 128 + SIGINT.
 const IMPATIENT: i32 = 130;
+
+/// How long connections that have begun when the port is handed over may take to make their first
+/// request. A GOAWAY before that would make the client repeat it.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 ///
@@ -87,15 +94,32 @@ async fn run(args: &Serve) -> Result<()> {
     let mut signals = Signals::new()?;
     let certificate = Arc::new(Certificate::new(source(args))?);
     let metrics = Arc::<Metrics>::default();
+    let (close, closing) = flag::channel(false);
     let (stop, stopping) = flag::channel(false);
+    let mut inherited = match &args.takeover {
+        Some(path) => Inherited::request(path, args.listen)?,
+        None => None,
+    };
+    // What a successor gets in addition to the UDP port.
+    let mut listeners = Vec::new();
     if let Some(MetricsAt::Address(address)) = args.metrics {
-        let listener = bind(address, "metrics").await?;
+        let listener = match inherited_listener(&mut inherited, address)? {
+            Some(listener) => listener,
+            None => bind(address, "metrics").await?,
+        };
         let address = listener.local_addr().map_err(context("metrics"))?;
         say(&format!("metrics at http://{address}/metrics"));
-        let (metrics, stopping) = (Arc::clone(&metrics), stopping.clone());
-        tokio::spawn(tcp::serve_metrics(listener, metrics, stopping));
+        let listener = Arc::new(listener);
+        listeners.push(Arc::clone(&listener));
+        let (metrics, closing) = (Arc::clone(&metrics), closing.clone());
+        tokio::spawn(tcp::serve_metrics(listener, metrics, closing));
     }
-    let (listener, endpoint) = bind_both(args, &certificate).await?;
+    let (listener, endpoint) = match inherited {
+        Some(inherited) => take_over(args, inherited, &certificate)?,
+        None => bind_both(args, &certificate).await?,
+    };
+    let listener = Arc::new(listener);
+    listeners.push(Arc::clone(&listener));
     let address = listener.local_addr().map_err(context("local address"))?;
     let mut site = site(args, metrics)?;
     if let Some(endpoint) = &endpoint {
@@ -111,6 +135,7 @@ async fn run(args: &Serve) -> Result<()> {
         tls: TlsAcceptor::from(Arc::new(certificate.tls(&tcp::ALPN))),
         limits: limits(args),
         permits: Arc::clone(&permits),
+        closing: closing.clone(),
         stopping: stopping.clone(),
     });
     let accepting = tokio::spawn(server.run(listener));
@@ -119,40 +144,132 @@ async fn run(args: &Serve) -> Result<()> {
             site: Arc::clone(&site),
             limits: limits(args),
             permits: Arc::clone(&permits),
+            closing,
             stopping,
         });
         tokio::spawn(server.run(endpoint.clone()));
     }
     let mut input = pin!(input(args.until_eof)?);
+    let mut handed_over = Box::pin(hand_over(args, endpoint.clone(), listeners));
     announce(address, endpoint.is_some(), &certificate);
-    loop {
+    let has_successor = loop {
         let signal = tokio::select! {
             signal = signals.next() => signal,
             () = &mut input => Signal::Stop,
+            result = &mut handed_over => {
+                result?;
+                break true;
+            }
         };
         match signal {
             Signal::Reload => reload(&certificate, &site).await,
-            Signal::Stop => break,
+            Signal::Stop => break false,
         }
-    }
-    // Connections and listeners watch it; it does not matter if there are none.
-    let _ = stop.send(true);
+    };
+    // The TCP ports close with their last copies.
+    drop(handed_over);
     let everything = async {
         let _ = accepting.await;
         let _ = permits.acquire_many(args.max_connections).await;
     };
-    tokio::select! {
-        finished = timeout(args.timeouts.grace_period, everything) => {
-            if finished.is_err() {
-                eprintln!("squall: some requests did not finish within the grace period");
-            }
-        }
-        () = signals.stop() => std::process::exit(IMPATIENT),
+    // Connections and listeners watch these; it does not matter if there are none.
+    let _ = close.send(true);
+    let mut ending = Ending { signals, stop };
+    if has_successor {
+        say("handed over; this process finishes its requests");
+        ending
+            .take_your_time(args.timeouts.grace_period, everything)
+            .await;
+    } else {
+        ending.hurry(args.timeouts.grace_period, everything).await;
     }
     if let Some(endpoint) = endpoint {
         quic::close(endpoint).await;
     }
     Ok(())
+}
+
+/// Ends when a successor has the ports; without `--takeover`, never.
+async fn hand_over(
+    args: &Serve,
+    endpoint: Option<Endpoint>,
+    listeners: Vec<Arc<TcpListener>>,
+) -> Result<()> {
+    match (&args.takeover, endpoint) {
+        (Some(path), Some(endpoint)) => Successor::new(path, endpoint, listeners)?.wait().await,
+        _ => {
+            // The listeners close when they are no longer accepted from.
+            drop(listeners);
+            std::future::pending().await
+        }
+    }
+}
+
+/// The end of a server that accepts no more connections.
+struct Ending {
+    signals: Signals,
+    /// Makes connections end after their last request.
+    stop: flag::Sender<bool>,
+}
+
+impl Ending {
+    /// Waits until everything is finished, for at most `grace_period`. A signal ends the process.
+    async fn hurry(&mut self, grace_period: Duration, everything: impl Future<Output = ()>) {
+        let _ = self.stop.send(true);
+        tokio::select! {
+            finished = timeout(grace_period, everything) => {
+                if finished.is_err() {
+                    eprintln!("squall: some requests did not finish within the grace period");
+                }
+            }
+            () = self.signals.stop() => std::process::exit(IMPATIENT),
+        }
+    }
+
+    /// Waits until everything is finished. A signal means to hurry.
+    async fn take_your_time(
+        &mut self,
+        grace_period: Duration,
+        everything: impl Future<Output = ()>,
+    ) {
+        let mut everything = pin!(everything);
+        let finished = async {
+            tokio::time::sleep(FIRST_REQUEST).await;
+            let _ = self.stop.send(true);
+            everything.as_mut().await;
+        };
+        tokio::select! {
+            () = finished => return,
+            () = self.signals.stop() => {}
+        }
+        self.hurry(grace_period, everything).await;
+    }
+}
+
+/// The listener at this address, if the server that runs hands it over.
+fn inherited_listener(
+    inherited: &mut Option<Inherited>,
+    address: SocketAddr,
+) -> Result<Option<TcpListener>> {
+    let Some(inherited) = inherited else {
+        return Ok(None);
+    };
+    let listener = inherited.take_listener(address);
+    listener.map_err(context("cannot take over a TCP port"))
+}
+
+/// The ports of the server that runs.
+fn take_over(
+    args: &Serve,
+    inherited: Inherited,
+    certificate: &Certificate,
+) -> Result<(TcpListener, Option<Endpoint>)> {
+    let address = inherited.address();
+    let mut inherited = Some(inherited);
+    let listener = inherited_listener(&mut inherited, address)?
+        .ok_or_else(|| Failure::new("the server that runs did not hand over its TCP port"))?;
+    let endpoint = bind_udp(args, address, certificate, inherited)?;
+    Ok((listener, endpoint))
 }
 
 /// TCP and UDP on one port.
@@ -167,7 +284,7 @@ async fn bind_both(
         let listener = listen(args.listen).await?;
         let address = listener.local_addr().map_err(context("local address"))?;
         attempts -= 1;
-        match bind_udp(args, address, certificate) {
+        match bind_udp(args, address, certificate, None) {
             Err(_) if attempts > 0 => {}
             Err(error) => return Err(error),
             Ok(endpoint) => return Ok((listener, endpoint)),
@@ -180,6 +297,7 @@ fn bind_udp(
     args: &Serve,
     address: SocketAddr,
     certificate: &Certificate,
+    inherited: Option<Inherited>,
 ) -> Result<Option<Endpoint>> {
     if args.no_h3 {
         return Ok(None);
@@ -193,7 +311,8 @@ fn bind_udp(
         early_data: args.folder.is_some() || args.early_data,
         stage_times: args.stage_times,
     };
-    quic::bind(&settings, certificate.tls(&[]), &limits(args)).map(Some)
+    let tls = certificate.tls(&[]);
+    quic::bind(&settings, tls, &limits(args), inherited).map(Some)
 }
 
 /// The cores that this process may use.

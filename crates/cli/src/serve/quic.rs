@@ -10,13 +10,14 @@ use rustls::ServerConfig as Tls;
 use squall::{Builder, Connection, Endpoint, Incoming, ServerConfig, TransportConfig};
 use squall_h3::Config;
 use squall_h3::server;
-use squall_yard::error::{Failure, Result};
+use squall_yard::error::{Failure, Result, context};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 use super::metrics::{Protocol, TimedOut};
 use super::peer::Peer;
 use super::site::{Content, Service, Site};
+use super::takeover::Inherited;
 use super::watch::{Limits, supervise};
 
 /// The application protocol's name (RFC 9114 §3.1).
@@ -37,6 +38,8 @@ pub(crate) struct Server {
     pub(crate) limits: Limits,
     /// One for each connection that may be open, shared with TCP.
     pub(crate) permits: Arc<Semaphore>,
+    /// Turns true when no connection is to be accepted any more.
+    pub(crate) closing: watch::Receiver<bool>,
     /// Turns true when no request is to be accepted any more.
     pub(crate) stopping: watch::Receiver<bool>,
 }
@@ -56,11 +59,16 @@ pub(crate) struct Settings {
     pub(crate) stage_times: bool,
 }
 
-/// Binds the port. `tls` holds the certificate.
+/// Binds the port, or takes over another process's. `tls` holds the certificate.
 ///
 /// # Errors
 /// The port is not available; the error says what to do.
-pub(crate) fn bind(settings: &Settings, mut tls: Tls, limits: &Limits) -> Result<Endpoint> {
+pub(crate) fn bind(
+    settings: &Settings,
+    mut tls: Tls,
+    limits: &Limits,
+    inherited: Option<Inherited>,
+) -> Result<Endpoint> {
     tls.alpn_protocols = vec![ALPN.to_vec()];
     if settings.early_data {
         // RFC 9001 §4.6.1: QUIC's own limits apply.
@@ -78,6 +86,10 @@ pub(crate) fn bind(settings: &Settings, mut tls: Tls, limits: &Limits) -> Result
     if settings.retry {
         builder = builder.retry_from(0);
     }
+    if let Some(inherited) = inherited {
+        let bound = inherited.apply(builder).bind();
+        return bound.map_err(context("cannot take over the UDP port"));
+    }
     let address = settings.address;
     builder.bind().map_err(|error| {
         Failure::new(format!(
@@ -90,7 +102,7 @@ pub(crate) fn bind(settings: &Settings, mut tls: Tls, limits: &Limits) -> Result
 impl Server {
     /// Accepts connections until the server stops, and ignores attempts from then on.
     pub(crate) async fn run(self: Arc<Self>, endpoint: Endpoint) {
-        let mut stopping = self.stopping.clone();
+        let mut closing = self.closing.clone();
         let (server, runtime) = (Arc::clone(&self), Handle::current());
         // On the workers: files are answered there, and no other thread is woken for a connection.
         let serving = endpoint.serve_incoming(move |incoming| {
@@ -99,7 +111,7 @@ impl Server {
         });
         tokio::select! {
             biased;
-            _ = stopping.wait_for(|stopping| *stopping) => {}
+            _ = closing.wait_for(|closing| *closing) => {}
             () = serving => {}
         }
         // From now on attempts are not answered: when clients repeat them, they reach the process
@@ -111,7 +123,7 @@ impl Server {
     }
 
     async fn serve(self: Arc<Self>, incoming: Incoming, runtime: &Handle) {
-        if *self.stopping.borrow() {
+        if *self.closing.borrow() {
             return incoming.ignore();
         }
         // Instead of waiting for its turn, a client gets an answer, and can use TCP.

@@ -49,14 +49,16 @@ pub(crate) struct Server {
     pub(crate) limits: Limits,
     /// One for each connection that may be open.
     pub(crate) permits: Arc<Semaphore>,
+    /// Turns true when no connection is to be accepted any more.
+    pub(crate) closing: watch::Receiver<bool>,
     /// Turns true when no request is to be accepted any more.
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
 impl Server {
     /// Accepts connections until the server stops. Connections continue by themselves.
-    pub(crate) async fn run(self: Arc<Self>, listener: TcpListener) {
-        let mut stopping = self.stopping.clone();
+    pub(crate) async fn run(self: Arc<Self>, listener: Arc<TcpListener>) {
+        let mut closing = self.closing.clone();
         loop {
             let accepted = async {
                 // One client waits here for its permit, and others in the kernel's queue. A permit
@@ -67,7 +69,7 @@ impl Server {
             };
             let (accepted, permit) = tokio::select! {
                 biased;
-                _ = stopping.wait_for(|stopping| *stopping) => return,
+                _ = closing.wait_for(|closing| *closing) => return,
                 accepted = accepted => accepted,
             };
             match accepted {
@@ -170,7 +172,7 @@ fn is_exhausted(error: &io::Error) -> bool {
 
 /// Serves the metrics over plain HTTP/1.1, on a separate address.
 pub(crate) async fn serve_metrics(
-    listener: TcpListener,
+    listener: Arc<TcpListener>,
     metrics: Arc<Metrics>,
     mut stopping: watch::Receiver<bool>,
 ) {

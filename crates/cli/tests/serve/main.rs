@@ -7,4 +7,5 @@ mod client;
 mod files;
 mod life;
 mod proxy;
+mod upgrade;
 mod viewers;

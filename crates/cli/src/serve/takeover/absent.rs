@@ -1,0 +1,44 @@
+//! Ports are taken over only on Linux.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use squall::{Builder, Endpoint};
+use squall_yard::error::{Failure, Result};
+use tokio::net::TcpListener;
+
+/// What comes from the server that runs: nothing.
+pub(crate) enum Inherited {}
+
+impl Inherited {
+    pub(crate) fn request(_: &Path, _: SocketAddr) -> Result<Option<Self>> {
+        Err(Failure::new("--takeover works on Linux only"))
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        match *self {}
+    }
+
+    pub(crate) fn take_listener(&mut self, _: SocketAddr) -> io::Result<Option<TcpListener>> {
+        match *self {}
+    }
+
+    pub(crate) fn apply(self, _: Builder) -> Builder {
+        match self {}
+    }
+}
+
+/// Waits for a successor, of which there is none.
+pub(crate) enum Successor {}
+
+impl Successor {
+    pub(crate) fn new(_: &Path, _: Endpoint, _: Vec<Arc<TcpListener>>) -> Result<Self> {
+        Err(Failure::new("--takeover works on Linux only"))
+    }
+
+    pub(crate) async fn wait(&self) -> Result<()> {
+        match *self {}
+    }
+}

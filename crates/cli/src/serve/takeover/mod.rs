@@ -1,0 +1,11 @@
+//! Upgrades: a server takes over the ports of the one that runs, and waits for its own successor.
+
+#[cfg(not(target_os = "linux"))]
+mod absent;
+#[cfg(target_os = "linux")]
+mod linux;
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) use absent::{Inherited, Successor};
+#[cfg(target_os = "linux")]
+pub(crate) use linux::{Inherited, Successor};

@@ -1,0 +1,149 @@
+//! A server replaces another one that runs, on the same ports.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::BodyExt as _;
+
+use crate::client::{ALL, Folder, Server, run, whole};
+use crate::common::signal;
+
+/// Enough that a client that stops reading keeps the request in flight.
+const LARGE: usize = 30_000_000;
+
+/// Folders of the old release and the new one, and where the servers meet.
+struct Releases {
+    old: Folder,
+    new: Folder,
+    path: String,
+}
+
+impl Releases {
+    fn new() -> Self {
+        let (old, new) = (Folder::new(), Folder::new());
+        for (folder, content) in [(&old, "old"), (&new, "new")] {
+            folder.write("index.html", content);
+            folder.write("large", vec![content.as_bytes()[0]; LARGE]);
+        }
+        let path = format!("{}/.takeover", old.path());
+        Self { old, new, path }
+    }
+
+    fn start(&self, port: u16, folder: &Folder) -> Server {
+        Server::at(port, &["--takeover", &self.path, folder.path()])
+    }
+}
+
+/// Clients connect all the time, and download across two upgrades.
+#[test]
+fn an_upgrade_costs_no_request() {
+    let releases = Releases::new();
+    let first = releases.start(0, &releases.old);
+    let port = first.port;
+    let (mut second, mut third) = (None, None);
+    let mut downloads = Vec::new();
+    run(async {
+        for version in ALL {
+            let mut client = first.connect(version).await;
+            let request = Request::get("/large").body(whole("")).expect("a request");
+            let mut body = client.send(request).await.expect("a response").into_body();
+            let frame = body.frame().await.expect("a frame").expect("data");
+            downloads.push((client, body, frame.data_ref().map_or(0, Bytes::len)));
+        }
+        let (stop, requests) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let connecting = async {
+            let mut of_new = 0;
+            while !stop.load(Ordering::Relaxed) {
+                for version in ALL {
+                    let mut client = first.connect(version).await;
+                    let (status, _, content) = client.get("/", &[]).await;
+                    assert_eq!(status, 200, "{version:?}");
+                    of_new += usize::from(content == "new");
+                }
+                requests.fetch_add(1, Ordering::Relaxed);
+            }
+            of_new
+        };
+        let upgrading = async {
+            let more = async |rounds| {
+                let until = requests.load(Ordering::Relaxed) + rounds;
+                while requests.load(Ordering::Relaxed) < until {
+                    tokio::task::yield_now().await;
+                }
+            };
+            more(10).await;
+            let start = |folder| tokio::task::block_in_place(|| releases.start(port, folder));
+            second = Some(start(&releases.new));
+            more(10).await;
+            third = Some(start(&releases.new));
+            more(10).await;
+            stop.store(true, Ordering::Relaxed);
+        };
+        let (of_new, ()) = tokio::join!(connecting, upgrading);
+        assert!(of_new > 30, "{of_new}");
+        for (client, mut body, mut len) in downloads {
+            while let Some(frame) = body.frame().await {
+                let frame = frame.expect("data");
+                let data = frame.data_ref().expect("no trailers");
+                assert!(data.iter().all(|byte| *byte == b'o'), "of one release");
+                len += data.len();
+            }
+            assert_eq!(len, LARGE);
+            drop(client);
+        }
+    });
+    // They end when they have nothing left to do.
+    for replaced in [Some(first), second] {
+        let mut server = replaced.expect("started");
+        let lines: Vec<_> = server
+            .stdout
+            .by_ref()
+            .map(|line| line.expect("text"))
+            .collect();
+        let last = lines.last().expect("a line");
+        assert!(last.starts_with("handed over;"), "{last}");
+        assert_eq!(server.process.wait().expect("it ends").code(), Some(0));
+    }
+    assert_eq!(third.expect("started").stop(), Some(0));
+}
+
+#[test]
+fn a_server_that_was_replaced_can_still_be_stopped() {
+    let releases = Releases::new();
+    let mut first = releases.start(0, &releases.old);
+    let (status, second) = run(async {
+        let mut client = first.connect(ALL[2]).await;
+        let request = Request::get("/large").body(whole("")).expect("a request");
+        let mut body = client.send(request).await.expect("a response").into_body();
+        body.frame().await.expect("a frame").expect("data");
+        let second = tokio::task::block_in_place(|| releases.start(first.port, &releases.new));
+        // The first one waits for its client; nobody else does.
+        signal(&first.process, "TERM");
+        signal(&first.process, "TERM");
+        let status = tokio::task::block_in_place(|| first.process.wait());
+        (status.expect("it ends"), second)
+    });
+    assert!(!status.success());
+    assert_eq!(second.stop(), Some(0));
+}
+
+#[test]
+fn a_server_with_other_settings_is_refused_in_one_line() {
+    let releases = Releases::new();
+    let first = releases.start(0, &releases.old);
+    let other = std::process::Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args(["serve", "--listen", "127.0.0.1:9", "--takeover"])
+        .args([&releases.path, releases.new.path()])
+        .output()
+        .expect("the binary runs");
+    let error = String::from_utf8(other.stderr).expect("text");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    let expected = format!("it listens on 127.0.0.1:{}, not on 127.0.0.1:9", first.port);
+    assert!(error.contains(&expected), "{error}");
+    run(async {
+        let mut client = first.connect(ALL[2]).await;
+        assert_eq!(client.get("/", &[]).await.2, "old");
+    });
+    assert_eq!(first.stop(), Some(0));
+}
