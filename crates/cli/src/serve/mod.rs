@@ -310,6 +310,9 @@ fn bind_udp(
         // The application must be able to handle replays.
         early_data: args.folder.is_some() || args.early_data,
         stage_times: args.stage_times,
+        host_key: (args.quic_host_key.as_deref())
+            .map(quic::read_host_key)
+            .transpose()?,
     };
     let tls = certificate.tls(&[]);
     quic::bind(&settings, tls, &limits(args), inherited).map(Some)

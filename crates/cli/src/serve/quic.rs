@@ -1,12 +1,16 @@
 //! HTTP/3, on the UDP port with the same number as TCP's.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
 use rustls::ServerConfig as Tls;
+use sha2::{Digest as _, Sha256};
 use squall::{Builder, Connection, Endpoint, Incoming, ServerConfig, TransportConfig};
 use squall_h3::Config;
 use squall_h3::server;
@@ -57,6 +61,31 @@ pub(crate) struct Settings {
     pub(crate) early_data: bool,
     /// Whether the workers' time is measured by stage.
     pub(crate) stage_times: bool,
+    /// The secret of stateless resets and tokens. `None`: random.
+    pub(crate) host_key: Option<[u8; 32]>,
+}
+
+/// Reads the secret of stateless resets and tokens.
+///
+/// # Errors
+/// The file cannot be read, or has too few bytes, or far too many.
+pub(crate) fn read_host_key(path: &Path) -> Result<[u8; 32]> {
+    /// A file that is longer is not a key.
+    const LONGEST: u64 = 4096;
+    let failed = format!("cannot read the key {}", path.display());
+    let file = File::open(path).map_err(context(&failed))?;
+    let mut key = Vec::new();
+    file.take(LONGEST + 1)
+        .read_to_end(&mut key)
+        .map_err(context(&failed))?;
+    if key.len() < 32 || key.len() as u64 > LONGEST {
+        return Err(Failure::new(format!(
+            "{} must have 32 to {LONGEST} random bytes; make one with: head -c 32 /dev/urandom > {}",
+            path.display(),
+            path.display()
+        )));
+    }
+    Ok(Sha256::digest(&key).into())
 }
 
 /// Binds the port, or takes over another process's. `tls` holds the certificate.
@@ -83,6 +112,9 @@ pub(crate) fn bind(
         .accounting(settings.stage_times)
         // Permits keep the limit. Connections that are closing hold none, but count here.
         .max_connections(settings.max_connections.saturating_mul(2));
+    if let Some(key) = settings.host_key {
+        builder = builder.reset_key(key);
+    }
     if settings.retry {
         builder = builder.retry_from(0);
     }

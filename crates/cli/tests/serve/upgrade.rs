@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt as _;
 
-use crate::client::{ALL, Folder, Server, run, whole};
+use crate::client::{ALL, Folder, Server, Version, run, whole};
 use crate::common::signal;
 
 /// Enough that a client that stops reading keeps the request in flight.
@@ -113,7 +113,7 @@ fn a_server_that_was_replaced_can_still_be_stopped() {
     let releases = Releases::new();
     let mut first = releases.start(0, &releases.old);
     let (status, second) = run(async {
-        let mut client = first.connect(ALL[2]).await;
+        let mut client = first.connect(Version::Http3).await;
         let request = Request::get("/large").body(whole("")).expect("a request");
         let mut body = client.send(request).await.expect("a response").into_body();
         body.frame().await.expect("a frame").expect("data");
@@ -142,8 +142,43 @@ fn a_server_with_other_settings_is_refused_in_one_line() {
     let expected = format!("it listens on 127.0.0.1:{}, not on 127.0.0.1:9", first.port);
     assert!(error.contains(&expected), "{error}");
     run(async {
-        let mut client = first.connect(ALL[2]).await;
+        let mut client = first.connect(Version::Http3).await;
         assert_eq!(client.get("/", &[]).await.2, "old");
     });
     assert_eq!(first.stop(), Some(0));
+}
+
+/// HTTP/3 clients of a server that was killed learn of it from the next one.
+#[test]
+fn a_host_key_outlives_the_process() {
+    let folder = Folder::new();
+    folder.write("index.html", "content");
+    let key = folder.write("host.key", [7; 32]);
+    let args = ["--quic-host-key", &key, folder.path()];
+    let mut first = Server::start(&args);
+    run(async {
+        let mut client = first.connect(Version::Http3).await;
+        assert_eq!(client.get("/", &[]).await.0, 200);
+        first.process.kill().expect("it runs");
+        tokio::task::block_in_place(|| first.process.wait()).expect("it ends");
+        let second = tokio::task::block_in_place(|| Server::at(first.port, &args));
+        let request = Request::get("/").body(whole("")).expect("a request");
+        let error = client.send(request).await.err().expect("no response");
+        let reason = format!("{error:?}");
+        assert!(reason.contains("Reset"), "{reason}");
+        assert_eq!(second.stop(), Some(0));
+    });
+}
+
+#[test]
+fn a_short_host_key_is_refused_in_one_line() {
+    let folder = Folder::new();
+    let key = folder.write("host.key", [7; 31]);
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args(["serve", "--quic-host-key", &key, folder.path()])
+        .output()
+        .expect("the binary runs");
+    let error = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.contains("32 to 4096 random bytes"), "{error}");
 }
