@@ -163,7 +163,7 @@ fn a_host_key_outlives_the_process() {
         tokio::task::block_in_place(|| first.process.wait()).expect("it ends");
         let second = tokio::task::block_in_place(|| Server::at(first.port, &args));
         let request = Request::get("/").body(whole("")).expect("a request");
-        let error = client.send(request).await.err().expect("no response");
+        let error = client.send(request).await.expect_err("no response");
         let reason = format!("{error:?}");
         assert!(reason.contains("Reset"), "{reason}");
         assert_eq!(second.stop(), Some(0));
