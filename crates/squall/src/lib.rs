@@ -183,7 +183,7 @@
 //!
 //! Floors, lowest first: `readiness` (for Windows), `sys`, `datagram_socket`, `socket`, `warnings`,
 //! `takeover`, `tls`, `events`, `config`, `qlog` and `error`, `worker`, `stream`, `waiting`,
-//! `connection`, `endpoint`, `handover`.
+//! `connection`, `incoming`, `endpoint`, `handover`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -195,6 +195,7 @@ mod error;
 mod events;
 #[cfg(target_os = "linux")]
 mod handover;
+mod incoming;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod qlog;
@@ -215,9 +216,10 @@ pub use bytes::Bytes;
 pub use config::Builder;
 pub use connection::{Connecting, Connection, EarlyDataAccepted, HandshakeData, WeakConnection};
 pub use datagram_socket::{DatagramSocket, OutgoingDatagrams, ReceivedDatagrams};
-pub use endpoint::{Accept, Endpoint, Incoming};
+pub use endpoint::{Accept, Endpoint};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
 pub use events::{ConnectionClosed, ConnectionInfo, DatagramsUnrouted, Events, WorkerEnded};
+pub use incoming::Incoming;
 #[cfg(feature = "qlog")]
 pub use qlog::{QlogConnection, QlogSink};
 pub use rustls;

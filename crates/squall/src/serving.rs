@@ -13,7 +13,8 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 use crate::connection::Connection;
-use crate::endpoint::{Endpoint, Incoming};
+use crate::endpoint::Endpoint;
+use crate::incoming::Incoming;
 use crate::worker::{self, AcceptPlace, Common, Shared};
 
 impl Endpoint {
