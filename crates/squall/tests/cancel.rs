@@ -681,10 +681,15 @@ async fn a_task_that_panics_costs_its_worker_nothing() {
 fn futures_of_the_crate() -> BTreeSet<String> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut sources = Vec::new();
-    for entry in std::fs::read_dir(src).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            sources.push(std::fs::read_to_string(path).unwrap());
+    let mut folders = vec![src];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                sources.push(std::fs::read_to_string(path).unwrap());
+            }
         }
     }
     let word = |text: &str| -> String {
