@@ -55,10 +55,10 @@ impl Endpoint {
     /// what belongs to connections of this one, which goes on sending through them. If the other
     /// process ends first, this one reads the sockets again.
     ///
-    /// The successor gets the keys of stateless resets and tokens, so that its clients' tokens stay
-    /// valid, and duplicates of `descriptors`, at most 253: a TCP listener on the same port, for
-    /// example. TLS session tickets remain valid only if both processes encrypt them with the same
-    /// keys.
+    /// The successor gets the keys of stateless resets and tokens, so that clients can follow a
+    /// Retry of this process to it, and duplicates of `descriptors`, at most 253: a TCP listener on
+    /// the same port, for example. TLS session tickets remain valid only if both processes encrypt
+    /// them with the same keys.
     ///
     /// The file at `path` can be opened by every process that may enter its directory, but only
     /// processes of the same user, or of root, get the port. A file that an earlier process left

@@ -516,3 +516,43 @@ async fn who_may_listen_at_the_path() {
     let error = hand_over(&endpoint, &world.place.path).await;
     assert_eq!(error.kind(), ErrorKind::NotConnected);
 }
+
+/// Starts itself as another user, which requires root.
+#[tokio::test]
+async fn another_user_gets_nothing() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::process::CommandExt as _;
+    const PATH: &str = "SQUALL_TEST_TAKEOVER_PATH";
+    const NOBODY: u32 = 65_534;
+    if let Some(path) = std::env::var_os(PATH) {
+        // The other user.
+        let error = Takeover::request(path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+        return;
+    }
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        return;
+    }
+    let world = World::new("user");
+    let endpoint = world.server().bind().unwrap();
+    let waiting = world.place.wait_at(&endpoint).await;
+    // Not even a file that everyone can open helps.
+    let everyone = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(&world.place.path, everyone).unwrap();
+    // The test's program may be in a folder that others cannot read.
+    let program = world.place.folder.join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut other = std::process::Command::new(&program);
+    other
+        .args(["--exact", "another_user_gets_nothing"])
+        .env(PATH, &world.place.path)
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .current_dir("/");
+    let output = tokio::task::spawn_blocking(move || other.output());
+    let output = within(output).await.unwrap().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("1 passed"), "{printed}");
+    assert!(output.status.success(), "{printed}");
+    assert!(!waiting.is_finished());
+}
