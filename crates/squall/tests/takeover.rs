@@ -86,6 +86,15 @@ impl World {
     }
 }
 
+/// A runtime for an endpoint that is killed.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
 /// Serves all connections by sending back what arrives on their streams.
 fn echo(endpoint: &Endpoint) -> JoinHandle<usize> {
     let endpoint = endpoint.clone();
@@ -366,8 +375,14 @@ async fn a_predecessor_whose_successor_ends_reads_again() {
     ];
     let handed_over = world.place.wait_at(&first).await;
     let takeover = world.request().unwrap().unwrap();
-    let second = world.server().take_over(takeover).bind().unwrap();
+    let runtime = runtime();
+    let second = world.server().on_runtime(runtime.handle().clone());
+    let second = second.take_over(takeover).bind().unwrap();
     within(handed_over).await.unwrap().unwrap();
+    // Its workers end now, and not in a turn of their own.
+    tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(30)))
+        .await
+        .unwrap();
     drop(second);
     for connection in &connections {
         assert!(is_alive(connection).await);
@@ -377,11 +392,7 @@ async fn a_predecessor_whose_successor_ends_reads_again() {
 #[tokio::test]
 async fn peers_of_a_predecessor_that_was_killed_learn_of_it() {
     let world = World::new("killed");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let first = world.server().on_runtime(runtime.handle().clone());
     let first = first.bind().unwrap();
     let address = first.local_addr().unwrap();
