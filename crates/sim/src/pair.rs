@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use squall_core::{
     ClientConfig, Connection, ConnectionHandle, ConnectionIdGenerator, Endpoint, EndpointConfig,
-    Event, MigrateError, Move, Route, ServerConfig, Stages, Stats, Time, TransportConfig,
+    Event, MigrateError, Move, Route, ServerConfig, Stages, Stats, Time, TokenStore,
+    TransportConfig,
 };
 use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
 
@@ -52,6 +53,8 @@ pub struct Setup {
     pub intrusion: Intrusion,
     /// TLS configurations of the client and the server.
     pub tls: Configs,
+    /// Where the client keeps tokens of NEW_TOKEN; by default, in a store of its own.
+    pub token_store: Option<Arc<dyn TokenStore>>,
     /// A folder for the qlogs of both ends, if wanted.
     pub qlog: Option<PathBuf>,
     /// How each [`Side`] generates connection ids.
@@ -76,6 +79,7 @@ impl Setup {
             max_segments: 64,
             intrusion: Intrusion::default(),
             tls: tls(),
+            token_store: None,
             qlog: None,
             ids: Default::default(),
             timer_resolution: Default::default(),
@@ -156,6 +160,7 @@ impl Pair {
             max_segments,
             intrusion,
             tls: (client_tls, server_tls),
+            token_store,
             tune,
             qlog,
             ids,
@@ -213,7 +218,10 @@ impl Pair {
         };
         let path = pair.network.path_from(Side::Client);
         let client = &mut pair.hosts[Side::Client as usize];
-        let config = ClientConfig::new(client_tls).transport(Arc::clone(&client.transport));
+        let mut config = ClientConfig::new(client_tls).transport(Arc::clone(&client.transport));
+        if let Some(store) = token_store {
+            config = config.token_store(store);
+        }
         let (handle, connection) = client
             .endpoint
             .connect(START, config, path, SERVER_NAME)
@@ -282,6 +290,12 @@ impl Pair {
     #[must_use]
     pub fn retries(&self, side: Side) -> u64 {
         self.hosts[side as usize].endpoint.counts().retries
+    }
+
+    /// Tokens of NEW_TOKEN that the endpoint of one side has accepted.
+    #[must_use]
+    pub fn tokens_spent(&self, side: Side) -> u64 {
+        self.hosts[side as usize].endpoint.counts().tokens_spent
     }
 
     /// Stateless resets that the endpoint of one side has sent.

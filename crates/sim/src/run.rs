@@ -288,6 +288,7 @@ impl Course {
         let counters = SIDES.map(|side| sim.pair.network().counters(side));
         let seen = |of: fn(&Counters) -> u64| counters.iter().any(|c| of(c) > 0);
         let intrusions = sim.pair.intrusions();
+        let tokens = sim.pair.tokens_spent(Side::Server);
         let faults = self
             .faults
             .into_iter()
@@ -297,6 +298,7 @@ impl Course {
                 Fault::Corruption => seen(|c| c.corrupted),
                 Fault::EcnMarks => seen(|c| c.marked),
                 Fault::Intrusion => intrusions > 0,
+                Fault::Token => tokens > 0,
                 Fault::Rebinding
                 | Fault::Blackhole
                 | Fault::MtuChange

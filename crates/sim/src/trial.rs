@@ -7,7 +7,8 @@ use std::time::Duration;
 use rustls::client::Resumption;
 use rustls::server::ServerSessionMemoryCache;
 use squall_core::{
-    AckFrequencyConfig, AckFrequencyRequest, CongestionAlgorithm, EndpointConfig, TransportConfig,
+    AckFrequencyConfig, AckFrequencyRequest, CongestionAlgorithm, EndpointConfig, MemoryTokenStore,
+    TransportConfig,
 };
 use squall_wire::{Side, VERSION_1, VERSION_2};
 
@@ -82,6 +83,10 @@ pub enum Fault {
     Datagrams,
     /// The server has lost its tickets since the earlier connection.
     LostTickets,
+    /// The client has a token of the earlier connection.
+    Token,
+    /// The client has a token of a server that had other keys.
+    StrangeToken,
     /// One end closes the connection before all is done.
     EarlyClose,
     /// The handshake has a large certificate, one of the client, or a HelloRetryRequest.
@@ -106,7 +111,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 37] = [
         Self::HeavyLoss,
         Self::Loss,
         Self::Duplication,
@@ -132,6 +137,8 @@ impl Fault {
         Self::SlowReader,
         Self::Datagrams,
         Self::LostTickets,
+        Self::Token,
+        Self::StrangeToken,
         Self::EarlyClose,
         Self::Demands,
         Self::Ids,
@@ -173,6 +180,8 @@ impl Fault {
             Self::SlowReader => "slow reader",
             Self::Datagrams => "unreliable datagrams",
             Self::LostTickets => "lost tickets",
+            Self::Token => "a token",
+            Self::StrangeToken => "a token of another server",
             Self::EarlyClose => "early close",
             Self::Demands => "demanding handshake",
             Self::Ids => "ids of other lengths",
@@ -488,8 +497,15 @@ impl Trial {
                 server.max_early_data_size = u32::MAX;
             }
             let mut configs = (Arc::new(client), Arc::new(server));
-            let mut first = Setup::new(self.seed);
+            // The keys of a server's tokens come from the seed.
+            let is_strange = self.faults.contains(&Fault::StrangeToken);
+            let mut first = Setup::new(self.seed ^ u64::from(is_strange));
             first.tls = configs.clone();
+            if is_strange || self.faults.contains(&Fault::Token) {
+                let store = Arc::new(MemoryTokenStore::default());
+                first.token_store = Some(store.clone());
+                self.setup.token_store = Some(store);
+            }
             let mut sim = Simulation::new(first, Plan::one_stream(10));
             sim.run_until(Duration::from_secs(5), "a ticket", Simulation::is_complete)?;
             if self.faults.contains(&Fault::LostTickets) {

@@ -231,6 +231,10 @@ fn draw_owners(trial: &mut Trial) {
         trial.faults.push(Fault::ShortTurns);
         trial.setup.bundles_a_turn = [(); 2].map(|()| 1 + rng.below(3) as usize);
     }
+    if trial.handshake != Handshake::Full && rng.chance(0.5) {
+        let token = [Fault::Token, Fault::Token, Fault::StrangeToken][rng.below(3) as usize];
+        trial.faults.push(token);
+    }
 }
 
 /// Draws one setting.
