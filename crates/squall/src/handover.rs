@@ -1,9 +1,12 @@
 //! The predecessor's side of a takeover: see `takeover`.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
@@ -67,6 +70,8 @@ impl Endpoint {
     /// The successor may hand over in its turn while this process still has connections; up to 16
     /// processes may be left over in this way. While there are any, no stateless resets are sent.
     ///
+    /// If several calls wait, the second begins to listen when the first has ended.
+    ///
     /// Cancel-safe: if the future is dropped, the endpoint goes on as before, and a process that
     /// has asked for the port gets an error.
     ///
@@ -117,10 +122,6 @@ struct Handover {
 
 impl Handover {
     async fn run(self) -> io::Result<()> {
-        let (common, _) = self.endpoint.workers();
-        if common.is_closed() {
-            return Err(ended());
-        }
         if self.descriptors.len() > MAX_DESCRIPTORS {
             let why = "at most 253 descriptors can be handed over";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -129,8 +130,16 @@ impl Handover {
             let why = "a DatagramSocket cannot be handed over";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
+        let (common, _) = self.endpoint.workers();
+        let _only_one = common.handover.lock().await;
         loop {
-            match self.hand_over(Listener::bind(&self.path)?).await {
+            let listener = Listener::bind(&self.path)?;
+            let result = match self.successor(&listener).await {
+                Ok(Some(successor)) => self.hand_over(&successor, listener).await,
+                Ok(None) => return Err(ended()),
+                Err(error) => Err(error),
+            };
+            match result {
                 Ok(()) => return Ok(()),
                 Err(error) => crate::warnings::not_handed_over(&self.path, &error),
             }
@@ -138,9 +147,23 @@ impl Handover {
         }
     }
 
-    /// Hands over to the next process that asks.
-    async fn hand_over(&self, listener: Listener) -> io::Result<()> {
-        let successor = Successor(listener.accept().await?);
+    /// The next process that asks; `None` if the endpoint is closed.
+    async fn successor(&self, listener: &Listener) -> io::Result<Option<Successor>> {
+        let (common, _) = self.endpoint.workers();
+        let mut closed = pin!(common.closed());
+        let mut accepted = pin!(listener.accept());
+        let accepted = poll_fn(|cx| {
+            if closed.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            accepted.as_mut().poll(cx).map(Some)
+        });
+        let channel = accepted.await.transpose()?;
+        Ok(channel.map(Successor))
+    }
+
+    /// Hands over to a process that has asked.
+    async fn hand_over(&self, successor: &Successor, listener: Listener) -> io::Result<()> {
         let prepared = match self.prepare() {
             Ok(prepared) => prepared,
             Err(error) => {

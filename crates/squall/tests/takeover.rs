@@ -523,9 +523,26 @@ async fn who_may_listen_at_the_path() {
     .await;
     let _second = world.server().take_over(takeover).bind().unwrap();
     within(waiting).await.unwrap().unwrap();
-    // What is closed cannot be handed over.
+    // What is handed over cannot be handed over again.
     let error = hand_over(&endpoint, &world.place.path).await;
     assert_eq!(error.kind(), ErrorKind::NotConnected);
+}
+
+#[tokio::test]
+async fn closing_the_endpoint_ends_the_wait() {
+    let world = World::new("closed");
+    let endpoint = world.server().bind().unwrap();
+    let first = world.place.wait_at(&endpoint).await;
+    // It does not get in the way of the first.
+    let second = world.place.wait_at(&endpoint).await;
+    assert!(world.request().unwrap().is_some());
+    assert!(!first.is_finished() && !second.is_finished());
+    endpoint.close(0, b"");
+    for waiting in [first, second] {
+        let error = within(waiting).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotConnected, "{error}");
+    }
+    within(endpoint.wait_idle()).await;
 }
 
 /// Starts itself as another user, which requires root.

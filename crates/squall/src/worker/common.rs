@@ -177,6 +177,11 @@ pub(crate) struct Common {
     pub(super) receive_coalescing: Duration,
     /// Whether the workers are tasks of the application's runtime.
     pub(crate) on_runtime: bool,
+    /// Notified when the endpoint is closed.
+    closed: Notify,
+    /// Held by whoever waits for a successor.
+    #[cfg(target_os = "linux")]
+    pub(crate) handover: tokio::sync::Mutex<()>,
     /// By worker: ways to the processes that had the port before and still have connections.
     links: Vec<Vec<Link>>,
 }
@@ -210,6 +215,9 @@ impl Common {
             held_bytes_of_one: settings.incoming_buffer_size,
             receive_coalescing: settings.receive_coalescing,
             on_runtime: settings.runtime.is_some(),
+            closed: Notify::new(),
+            #[cfg(target_os = "linux")]
+            handover: tokio::sync::Mutex::default(),
             links,
         }
     }
@@ -232,6 +240,19 @@ impl Common {
     pub(crate) fn close(&self) {
         let wakers = lock(&self.accept).close();
         wakers.into_iter().for_each(Waker::wake);
+        self.closed.notify_waiters();
+    }
+
+    /// Waits until the endpoint is closed. Cancel-safe.
+    #[cfg(target_os = "linux")]
+    pub(crate) async fn closed(&self) {
+        let closed = self.closed.notified();
+        let mut closed = std::pin::pin!(closed);
+        // Registered before the check, so that no notification is missed.
+        closed.as_mut().enable();
+        if !self.is_closed() {
+            closed.await;
+        }
     }
 
     /// The address of all workers' sockets.
@@ -274,6 +295,7 @@ impl Common {
         let own = take_own(&mut accept.offers, worker);
         drop(accept);
         wakers.into_iter().for_each(Waker::wake);
+        self.closed.notify_waiters();
         own
     }
 
