@@ -394,7 +394,8 @@ impl Shared {
         let mut blocked = std::mem::take(&mut lock(&self.incoming).blocked);
         blocked.append(&mut lock(&self.settings_awaited));
         blocked.into_iter().for_each(Waker::wake);
-        self.tunnels.end_all();
+        self.tunnels
+            .end_all(self.connection.close_reason().is_none());
     }
 
     /// Whether the handshake is complete. Until then, requests may be early data.

@@ -10,7 +10,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use squall::{SendStream, Stage};
 use tokio::runtime::Handle;
 
-use crate::body::{ActiveGuard, Body, broken, error_of};
+use crate::body::{ActiveGuard, Body, Fault, broken, error_of};
 use crate::error::{Code, Error};
 use crate::informational::OnInformational;
 use crate::message::{
@@ -57,7 +57,9 @@ pub(super) async fn send<B: SendBody>(
         shared.encode(send.id(), fields, out)
     };
     let sender = MessageSender::new(send, Arc::clone(shared), body, with_body, encode);
-    let mut sender = Box::pin(sender.map_err(|(_, error)| error)?);
+    let mut sender = sender.map_err(|(_, error)| error)?;
+    sender.set_fault(parts.extensions.get::<Fault>().cloned());
+    let mut sender = Box::pin(sender);
     let mut reader = MessageReader::new(recv, Arc::clone(shared));
     let mut is_sent = false;
     let mut block = None;
@@ -84,6 +86,9 @@ pub(super) async fn send<B: SendBody>(
         spawn(shared, sender);
     }
     let status = response.status();
+    if protocol.is_some() && !status.is_success() {
+        shared.tunnels.end(reader.id().0);
+    }
     let body = shared.enter(|| body_of(reader, guard, &parts.method, status, length))?;
     Ok(response.map(|()| body))
 }
@@ -184,7 +189,10 @@ fn body_of(
     // Small responses end with their first packet.
     let mut cx = Context::from_waker(Waker::noop());
     match reader.poll_part(&mut cx) {
-        Poll::Pending => Ok(Body::incoming(reader, None, Some(guard))),
+        // A reset, which the body reports again: the response has arrived all the same.
+        Poll::Pending | Poll::Ready(Err(Broken::Lost(Error::Stream(_)))) => {
+            Ok(Body::incoming(reader, None, Some(guard)))
+        }
         Poll::Ready(Ok(Part::End)) => Ok(Body::empty()),
         Poll::Ready(Ok(part)) => Ok(Body::incoming(reader, Some(part), Some(guard))),
         Poll::Ready(Err(broken)) => Err(fail(&mut reader, broken)),

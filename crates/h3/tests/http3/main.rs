@@ -8,6 +8,7 @@ mod pool;
 #[cfg(feature = "qlog")]
 mod qlog;
 mod rules;
+mod session_end;
 mod shutdown;
 mod slow;
 mod stages;
