@@ -453,13 +453,14 @@ impl Shared {
         }
     }
 
-    /// The client gave a request another priority (RFC 9218 §7.1).
-    pub(crate) fn set_priority(&self, id: u64, value: &[u8]) {
+    /// The client gave a request another priority (RFC 9218 §7.1). One for a request that has not
+    /// arrived is kept for it.
+    pub(crate) fn set_priority(&self, id: u64, value: &[u8], has_arrived: bool) {
         let (id, priority) = (StreamId(id), priority_of(value));
         self.qlog.priority_updated(id, value);
-        if self.connection.set_stream_priority(id, priority).is_err() {
-            // The request has not arrived, or is over.
+        if self.connection.set_stream_priority(id, priority).is_err() && !has_arrived {
             let mut priorities = lock(&self.priorities);
+            priorities.retain(|(of, _)| *of != id);
             if priorities.len() >= MAX_PRIORITIES {
                 priorities.pop_front();
             }
@@ -467,19 +468,11 @@ impl Shared {
         }
     }
 
-    /// The priority that a request was given before it arrived. The last one counts.
+    /// The priority that a request was given before it arrived.
     pub(crate) fn take_priority(&self, id: StreamId) -> Option<Priority> {
         let mut priorities = lock(&self.priorities);
-        if priorities.is_empty() {
-            return None;
-        }
-        let found = priorities
-            .iter()
-            .rev()
-            .find(|(of, _)| *of == id)
-            .map(|(_, found)| *found);
-        priorities.retain(|(of, _)| *of != id);
-        found
+        let found = priorities.iter().position(|(of, _)| *of == id)?;
+        priorities.remove(found).map(|(_, priority)| priority)
     }
 
     /// Requests that the application has not finished with.

@@ -5,6 +5,7 @@ mod common;
 mod hostile;
 mod messages;
 mod pool;
+mod priorities;
 #[cfg(feature = "qlog")]
 mod qlog;
 mod rules;
