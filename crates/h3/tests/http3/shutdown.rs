@@ -3,11 +3,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use http::Request;
 use squall::{CloseReason, TransportConfig};
-use squall_h3::{Code, server};
+use squall_h3::{Body, Code, server};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, oneshot};
 
@@ -213,4 +214,84 @@ async fn a_dropped_response_is_cancelled() {
     );
     // The service's future is dropped, and what it holds.
     assert!(within(waiting).await.is_err());
+}
+
+/// However many requests are in flight when the server ends, each is executed once, or is reported
+/// as unprocessed and not executed.
+// test: RFC 9114 §5.2
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_is_lost_or_executed_twice_when_a_server_ends() {
+    const COUNT: usize = 2000;
+    for on_worker in [false, true] {
+        let executed: Arc<Vec<AtomicUsize>> =
+            Arc::new((0..COUNT).map(|_| AtomicUsize::new(0)).collect());
+        let serve = || {
+            let transport = TransportConfig::default().max_concurrent_bidi_streams(300);
+            let site = Site::with(transport);
+            let executed = Arc::clone(&executed);
+            let service = Serve(move |request: Request<Body>| {
+                let executed = Arc::clone(&executed);
+                async move {
+                    let index: usize = request.uri().path()[1..].parse().unwrap();
+                    executed[index].fetch_add(1, Ordering::SeqCst);
+                    let body = read(request.into_body()).await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    response(body)
+                }
+            });
+            let builder = server::Builder::new();
+            let builder = if on_worker {
+                builder.on_worker()
+            } else {
+                builder
+            };
+            let (stop, stopped) = oneshot::channel::<()>();
+            let serving = builder.serve(site.endpoint.clone(), service);
+            let signal = async move { drop(stopped.await) };
+            (
+                site,
+                stop,
+                tokio::spawn(serving.with_graceful_shutdown(signal)),
+            )
+        };
+        let (first, stop, ending) = serve();
+        let (second, _stop, _) = serve();
+        let (client, other) = (first.client().await, second.client().await);
+        let mut requests = Vec::new();
+        let elsewhere = Arc::new(AtomicUsize::new(0));
+        for index in 0..COUNT {
+            let (client, other) = (client.clone(), other.clone());
+            let elsewhere = Arc::clone(&elsewhere);
+            requests.push(tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_micros(20 * index as u64)).await;
+                let text = format!("request {index}");
+                let request = || {
+                    let uri = format!("https://localhost/{index}");
+                    Request::post(uri).body(Body::from(text.clone())).unwrap()
+                };
+                let response = match client.send(request()).await {
+                    Ok(response) => response,
+                    Err(error) => {
+                        assert!(error.is_unprocessed(), "{index}: {error}");
+                        elsewhere.fetch_add(1, Ordering::SeqCst);
+                        other.send(request()).await.unwrap()
+                    }
+                };
+                assert_eq!(read(response.into_body()).await.unwrap(), text.as_bytes());
+            }));
+        }
+        tokio::time::sleep(Duration::from_millis(15)).await;
+        stop.send(()).unwrap();
+        for request in requests {
+            within(request).await.unwrap();
+        }
+        within(ending).await.unwrap();
+        let counts = executed.iter().map(|count| count.load(Ordering::SeqCst));
+        let wrong: Vec<_> = counts
+            .enumerate()
+            .filter(|(_, count)| *count != 1)
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        assert!(elsewhere.load(Ordering::SeqCst) > 0, "it ended too late");
+    }
 }
