@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use squall::{Connection, Priority, SendStream, Stage, StreamId};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::config::Config;
 use crate::error::{Code, Error};
@@ -53,6 +55,8 @@ pub(crate) struct Shared {
     priorities: Mutex<VecDeque<(StreamId, Priority)>>,
     /// The id in the server's GOAWAY; `u64::MAX` before it arrives.
     goaway: AtomicU64,
+    /// Requests that wait for a stream or for their response, which GOAWAY may end.
+    goaway_awaited: Notify,
     /// Tasks that wait for the peer's settings.
     settings_awaited: Mutex<Vec<Waker>>,
     driver: Mutex<Option<Waker>>,
@@ -121,6 +125,7 @@ impl Shared {
             cancelled: AtomicUsize::new(0),
             priorities: Mutex::default(),
             goaway: AtomicU64::new(u64::MAX),
+            goaway_awaited: Notify::new(),
             settings_awaited: Mutex::default(),
             driver: Mutex::new(None),
             tunnels: Tunnels::default(),
@@ -376,6 +381,12 @@ impl Shared {
     /// The server processes no requests from this stream id on.
     pub(crate) fn set_goaway(&self, id: u64) {
         self.goaway.store(id, Ordering::SeqCst);
+        self.goaway_awaited.notify_waiters();
+    }
+
+    /// Waits for the next GOAWAY. One that arrives before the first poll counts.
+    pub(crate) fn goaway_arrived(&self) -> Notified<'_> {
+        self.goaway_awaited.notified()
     }
 
     /// The stream id from which on the server processes no requests.

@@ -1,7 +1,7 @@
 //! One request and its response.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -42,10 +42,16 @@ pub(super) async fn send<B: SendBody>(
     }
     // Active before the check: otherwise the driver might end the connection in between.
     let guard = ActiveGuard::new(Arc::clone(shared));
+    let mut goaway = pin!(shared.goaway_arrived());
     if shared.goaway().is_some() {
         return Err(Error::GoingAway);
     }
-    let (mut send, recv) = shared.connection.open_bi().await?;
+    // RFC 9114 §5.2: the server need not allow more streams from now on.
+    let (mut send, recv) = tokio::select! {
+        biased;
+        opened = shared.connection.open_bi() => opened?,
+        () = goaway.as_mut() => return Err(Error::GoingAway),
+    };
     if shared.goaway().is_some_and(|from| send.id().0 >= from) {
         return Err(Error::GoingAway);
     }
@@ -75,7 +81,15 @@ pub(super) async fn send<B: SendBody>(
                 Poll::Pending => {}
             }
         }
-        poll_head(&mut reader, &mut block, on_informational, cx)
+        let head = poll_head(&mut reader, &mut block, on_informational, cx);
+        // RFC 9114 §5.2: nor need it reset a request that it does not process.
+        while head.is_pending() && goaway.as_mut().poll(cx).is_ready() {
+            goaway.set(shared.goaway_arrived());
+            if shared.goaway().is_some_and(|from| reader.id().0 >= from) {
+                return Poll::Ready(Err(Error::GoingAway));
+            }
+        }
+        head
     };
     let head = poll_fn(|cx| shared.enter(|| poll(cx))).await;
     let (response, length) = match head {

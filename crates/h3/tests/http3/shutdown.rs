@@ -295,3 +295,49 @@ async fn no_request_is_lost_or_executed_twice_when_a_server_ends() {
         assert!(elsewhere.load(Ordering::SeqCst) > 0, "it ended too late");
     }
 }
+
+/// A server that ends need not reset the requests that it does not process: it may leave them, and
+/// the client ends the connection. Nor does it have to allow more streams.
+// test: RFC 9114 §5.2
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_beyond_goaway_are_given_back_at_once() {
+    let transport = TransportConfig::default().max_concurrent_bidi_streams(2);
+    let site = Site::with(transport);
+    let endpoint = site.endpoint.clone();
+    let accepting = tokio::spawn(async move { endpoint.accept().await.unwrap().await.unwrap() });
+    let client = site.client().await;
+    let server = within(accepting).await.unwrap();
+    let mut control = server.open_uni().await.unwrap();
+    control.write_all(&[0, 4, 0]).await.unwrap();
+    let ask = || {
+        let client = client.clone();
+        tokio::spawn(async move { client.send(get("/")).await })
+    };
+    let first = ask();
+    let (mut send, _first) = within(server.accept_bi()).await.unwrap();
+    let second = ask();
+    let _second = within(server.accept_bi()).await.unwrap();
+    let third = ask();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // GOAWAY for all streams, and then from the second request on.
+    control
+        .write_all(&[7, 8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfc])
+        .await
+        .unwrap();
+    let error = within(third).await.unwrap().unwrap_err();
+    assert!(error.is_unprocessed(), "{error}");
+    assert!(!second.is_finished(), "it may still be processed");
+    control.write_all(&[7, 1, 4]).await.unwrap();
+    let error = within(second).await.unwrap().unwrap_err();
+    assert!(error.is_unprocessed(), "{error}");
+    // HEADERS with status 200, and content.
+    send.write_all(&[1, 3, 0, 0, 0xd9, 0, 1, b'x'])
+        .await
+        .unwrap();
+    send.finish().unwrap();
+    let response = within(first).await.unwrap().unwrap();
+    assert_eq!(read(response.into_body()).await.unwrap(), b"x");
+    // Nothing is left to wait for.
+    let reason = within(server.closed()).await;
+    assert!(is_graceful(&reason, true), "{reason}");
+}
