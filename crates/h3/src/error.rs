@@ -138,6 +138,12 @@ impl Error {
     }
 }
 
+/// Whether the server ended the connection without blaming it (RFC 9114 §5.2): it may stop before
+/// its GOAWAY has arrived.
+pub(crate) fn is_graceful(reason: &CloseReason) -> bool {
+    matches!(reason, CloseReason::Application { code, remote: true, .. } if Code(*code) == Code::H3_NO_ERROR)
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

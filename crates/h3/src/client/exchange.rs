@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use squall::{SendStream, Stage};
+use squall::{CloseReason, SendStream, Stage};
 use tokio::runtime::Handle;
 
 use crate::body::{ActiveGuard, Body, Fault, broken, error_of};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, is_graceful};
 use crate::informational::OnInformational;
 use crate::message::{
     Malformed, Protocol, ResponseHead, complete_path, never_has_body, request_fields, response,
@@ -49,7 +49,7 @@ pub(super) async fn send<B: SendBody>(
     // RFC 9114 §5.2: the server need not allow more streams from now on.
     let (mut send, recv) = tokio::select! {
         biased;
-        opened = shared.connection.open_bi() => opened?,
+        opened = shared.connection.open_bi() => opened.map_err(not_sent)?,
         () = goaway.as_mut() => return Err(Error::GoingAway),
     };
     if shared.goaway().is_some_and(|from| send.id().0 >= from) {
@@ -174,6 +174,15 @@ fn fail(reader: &mut MessageReader, broken: Broken) -> Error {
 fn read(section: &FieldSection) -> Result<Head, Malformed> {
     let head = ResponseHead::parse(section)?;
     Ok((response(&head)?, head.content_length))
+}
+
+/// The connection ended before the request was sent. A server that ends it gracefully may do so
+/// before its GOAWAY has arrived.
+fn not_sent(reason: CloseReason) -> Error {
+    if is_graceful(&reason) {
+        return Error::GoingAway;
+    }
+    reason.into()
 }
 
 /// RFC 9114 §5.2: the server has processed none of the requests that GOAWAY covers.

@@ -341,3 +341,29 @@ async fn requests_beyond_goaway_are_given_back_at_once() {
     let reason = within(server.closed()).await;
     assert!(is_graceful(&reason, true), "{reason}");
 }
+
+/// A request that was never sent may be sent again, though the server's GOAWAY has not arrived.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_were_not_sent_are_unprocessed() {
+    let transport = TransportConfig::default().max_concurrent_bidi_streams(1);
+    let site = Site::with(transport);
+    let endpoint = site.endpoint.clone();
+    let accepting = tokio::spawn(async move { endpoint.accept().await.unwrap().await.unwrap() });
+    let client = site.client().await;
+    let server = within(accepting).await.unwrap();
+    let ask = || {
+        let client = client.clone();
+        tokio::spawn(async move { client.send(get("/")).await })
+    };
+    let first = ask();
+    let _first = within(server.accept_bi()).await.unwrap();
+    let second = ask();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.close(Code::H3_NO_ERROR.0, b"");
+    let error = within(second).await.unwrap().unwrap_err();
+    assert!(error.is_unprocessed(), "{error}");
+    let error = within(first).await.unwrap().unwrap_err();
+    assert!(!error.is_unprocessed(), "{error}");
+    let error = within(ask()).await.unwrap().unwrap_err();
+    assert!(error.is_unprocessed(), "{error}");
+}
