@@ -1,6 +1,8 @@
 //! How WebTransport sessions end, and what that means for their streams.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use squall::{Connection, ReadError, TransportConfig};
@@ -8,6 +10,7 @@ use squall_h3::client::{SendRequest, handshake_with};
 use squall_h3::webtransport::{self, Session, SessionBody, StreamError};
 use squall_h3::{Body, Code, Config, Error, Protocol, server};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::common::{Serve, Site, read, within};
 use crate::webtransport::{Endless, session, start, uri};
@@ -73,11 +76,11 @@ async fn streams_in_use_end_with_their_session() {
                 assert_eq!(recv.read_chunk(1).await, Err(StreamError::Ended));
                 while let Ok(read) = their_recv.read_chunk(1).await {
                     assert!(read.is_some());
-                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }));
         }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
         let by = if client_closes { &near } else { &far };
         by.close(7, "the end");
         for (mut send, mut recv) in idle {
@@ -213,6 +216,68 @@ async fn a_session_keeps_only_streams_in_use() {
         begin.elapsed()
     );
     assert!(is_empty(&near) && is_empty(&far), "{near:?} {far:?}");
+}
+
+/// However the end of a session meets streams that are opened, taken, used and dropped, no task
+/// waits for ever, and no stream is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_a_session_that_ends_at_any_time() {
+    for on_worker in [false, true] {
+        let (_site, client, mut sessions) = start(on_worker).await;
+        for round in 0..40 {
+            let near = session(&client).await;
+            let far = within(sessions.recv()).await.unwrap();
+            let mut tasks = JoinSet::new();
+            for (session, n) in [(&near, 0), (&far, 0), (&near, 1), (&far, 1)] {
+                let opening = session.clone();
+                tasks.spawn(async move {
+                    while let Ok((mut send, mut recv)) = opening.open_bi().await {
+                        let _ = send.write_all(b"x").await;
+                        if n == 0 {
+                            let _ = send.finish();
+                            let _ = recv.read_chunk(9).await;
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                });
+                let opening = session.clone();
+                tasks.spawn(async move {
+                    while let Ok(mut send) = opening.open_uni().await {
+                        let _ = send.write_all(b"x").await;
+                        tokio::task::yield_now().await;
+                    }
+                });
+                let accepting = session.clone();
+                tasks.spawn(async move {
+                    while let Some((mut send, mut recv)) = accepting.accept_bi().await {
+                        let _ = recv.read_chunk(9).await;
+                        let _ = send.write_all(b"y").await;
+                    }
+                });
+                let accepting = session.clone();
+                tasks.spawn(async move {
+                    while let Some(mut recv) = accepting.accept_uni().await {
+                        let _ = recv.read_chunk(9).await;
+                    }
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(round % 8)).await;
+            let by = if round % 2 == 0 { &near } else { &far };
+            by.close(1, "");
+            within(tasks.join_all()).await;
+            for session in [&near, &far] {
+                let is_empty = format!("{session:?}").contains("halves_of_streams: 0,");
+                assert!(is_empty, "{session:?}");
+            }
+        }
+        // Each end's control stream and both of QPACK's.
+        let all_ended = async {
+            while client.connection().stats().open_streams > 6 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        within(all_ended).await;
+    }
 }
 
 async fn started_with(
