@@ -53,12 +53,12 @@ struct Incoming {
     _guard: Option<ActiveGuard>,
 }
 
-/// A fault found in a request after its head, passed on to its response.
+/// A fault found in a message after its head, passed on to the one in the other direction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fault(Arc<AtomicU64>);
 
 impl Fault {
-    /// The code to reset the response with if the request is malformed (RFC 9114 §4.1.2).
+    /// The code to reset that message with if this one is malformed (RFC 9114 §4.1.2).
     pub(crate) fn code(&self) -> Option<Code> {
         let code = Code(self.0.load(Ordering::Acquire));
         (code.0 != 0 && code != Code::H3_REQUEST_CANCELLED).then_some(code)
@@ -73,7 +73,7 @@ impl Fault {
         }
     }
 
-    fn set(&self, code: Code) {
+    pub(crate) fn set(&self, code: Code) {
         self.0.store(code.0, Ordering::Release);
     }
 }
@@ -150,17 +150,41 @@ impl Body {
     /// [`Config::datagrams`](crate::Config::datagrams) set.
     #[must_use]
     pub fn datagrams(&self) -> Option<Datagrams> {
-        Some(Datagrams(Arc::new(self.tunnel()?)))
+        Some(Datagrams(Arc::new(self.tunnel(false)?)))
     }
 
-    /// Opens the request's tunnel, for what travels outside of its stream.
-    pub(crate) fn tunnel(&self) -> Option<TunnelHandle> {
+    /// Opens the request's tunnel, for what travels outside of its stream. A session is over with
+    /// its handle.
+    pub(crate) fn tunnel(&self, is_session: bool) -> Option<TunnelHandle> {
         match &self.0 {
             Kind::Incoming(incoming) => {
                 let reader = &incoming.reader;
-                Some(TunnelHandle::open(reader.shared(), reader.id().0))
+                let id = reader.id().0;
+                Some(TunnelHandle::open(reader.shared(), id, is_session))
             }
             Kind::Empty | Kind::Full(_) => None,
+        }
+    }
+
+    /// The code with which the stream is stopped if the body is dropped before its end.
+    pub(crate) fn set_drop_code(&mut self, code: Code) {
+        if let Kind::Incoming(incoming) = &mut self.0 {
+            incoming.reader.recv.set_drop_code(code.0);
+        }
+    }
+
+    /// What makes the message that answers a request fail with it; `None` for bodies of responses.
+    pub(crate) fn fault(&self) -> Option<&Fault> {
+        match &self.0 {
+            Kind::Incoming(incoming) => incoming.fault.as_ref(),
+            Kind::Empty | Kind::Full(_) => None,
+        }
+    }
+
+    /// Gives the stream up: its content breaks a rule of what it carries.
+    pub(crate) fn refuse(mut self, code: Code) {
+        if let Kind::Incoming(incoming) = &mut self.0 {
+            let _ = incoming.reader.recv.stop(code.0);
         }
     }
 }

@@ -22,9 +22,12 @@ impl Datagrams {
     /// Sends a datagram. If the connection's queue is full, the oldest datagrams in it are dropped.
     ///
     /// # Errors
-    /// The datagram is too large, the peer accepts none, or the connection ended.
+    /// The datagram is too large, the peer accepts none, or the request or the connection ended.
     pub fn send(&self, payload: &[u8]) -> Result<(), DatagramError> {
         let shared = &self.0.shared;
+        if self.0.is_closed() {
+            return Err(DatagramError::Closed);
+        }
         if shared.has_peer_settings() && !shared.peer_settings().h3_datagram {
             return Err(DatagramError::Unsupported);
         }

@@ -9,7 +9,7 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An HTTP/3 or QPACK error code: the application error code of a QUIC stream or connection.
 ///
-/// RFC 9114 §8.1, RFC 9204 §6, RFC 9297 §5.2.
+/// RFC 9114 §8.1, RFC 9204 §6, RFC 9297 §5.2, draft-ietf-webtrans-http3 §9.5.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Code(pub u64);
 
@@ -73,6 +73,11 @@ codes! {
     QPACK_ENCODER_STREAM_ERROR = 0x201;
     /// The decoder stream cannot be interpreted (RFC 9204 §6).
     QPACK_DECODER_STREAM_ERROR = 0x202;
+    /// The stream belongs to a WebTransport session that has ended.
+    WT_SESSION_GONE = 0x170d_7b68;
+    /// The stream belongs to a WebTransport session that this end does not know yet, and more such
+    /// streams have arrived than it keeps.
+    WT_BUFFERED_STREAM_REJECTED = 0x3994_bd84;
 }
 
 impl fmt::Display for Code {
@@ -131,6 +136,12 @@ impl Error {
             Self::GoingAway | Self::Stream(Code::H3_REQUEST_REJECTED)
         )
     }
+}
+
+/// Whether the server ended the connection without blaming it (RFC 9114 §5.2): it may stop before
+/// its GOAWAY has arrived.
+pub(crate) fn is_graceful(reason: &CloseReason) -> bool {
+    matches!(reason, CloseReason::Application { code, remote: true, .. } if Code(*code) == Code::H3_NO_ERROR)
 }
 
 impl fmt::Display for Error {

@@ -63,7 +63,7 @@
 //! receive  send  body         a message on its stream
 //! informational               responses before the final one
 //! patience                    how long a client may take nothing of a response
-//! tunnel   datagram           what belongs to a request and travels outside of its stream
+//! tunnel   datagram   half    what belongs to a request and travels outside of its stream
 //! streams  control            the streams of the connection itself
 //! qlog                        what is logged of a connection
 //! shared                      what the driver, requests and bodies of a connection share
@@ -79,6 +79,7 @@ mod control;
 mod datagram;
 mod error;
 mod frame;
+mod half;
 mod informational;
 mod lock;
 mod message;

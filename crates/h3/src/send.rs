@@ -114,7 +114,7 @@ pin_project_lite::pin_project! {
         waits: bool,
         // Whether the head is written, so that it is on its way.
         has_begun: bool,
-        // A fault in the request that the message answers.
+        // A fault in the message in the other direction.
         fault: Option<Fault>,
         // Bytes of the body framed so far.
         written: u64,
@@ -184,6 +184,11 @@ impl<B: SendBody> Future for MessageSender<B> {
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(code) = self.fault.as_ref().and_then(Fault::code) {
+            self.end_with(code);
+            let why = "the message in the other direction";
+            return Poll::Ready(Err(Error::Malformed(why)));
+        }
         let result = ready!(self.as_mut().poll_all(cx));
         let this = self.project();
         *this.state = State::Done;
@@ -202,7 +207,7 @@ impl<B: SendBody> Future for MessageSender<B> {
 }
 
 impl<B: SendBody> MessageSender<B> {
-    /// Makes the message the response to a request that may turn out to be malformed.
+    /// The message fails with one in the other direction that may turn out to be malformed.
     pub(crate) fn set_fault(&mut self, fault: Option<Fault>) {
         self.fault = fault;
     }
@@ -215,6 +220,13 @@ impl<B: SendBody> MessageSender<B> {
     /// The stream, if the message waits for room in it rather than for its body.
     pub(crate) fn waiting(&self) -> Option<&SendStream> {
         self.waits.then_some(&self.send)
+    }
+
+    /// Resets the stream after what has been written of it.
+    pub(crate) fn end_with(self: Pin<&mut Self>, code: Code) {
+        let this = self.project();
+        *this.state = State::Done;
+        let _ = this.send.reset_at(code.0, u64::MAX);
     }
 
     /// Resets the stream.

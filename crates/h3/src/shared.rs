@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use squall::{Connection, Priority, SendStream, Stage, StreamId};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::config::Config;
 use crate::error::{Code, Error};
@@ -53,6 +55,8 @@ pub(crate) struct Shared {
     priorities: Mutex<VecDeque<(StreamId, Priority)>>,
     /// The id in the server's GOAWAY; `u64::MAX` before it arrives.
     goaway: AtomicU64,
+    /// Requests that wait for a stream or for their response, which GOAWAY may end.
+    goaway_awaited: Notify,
     /// Tasks that wait for the peer's settings.
     settings_awaited: Mutex<Vec<Waker>>,
     driver: Mutex<Option<Waker>>,
@@ -121,6 +125,7 @@ impl Shared {
             cancelled: AtomicUsize::new(0),
             priorities: Mutex::default(),
             goaway: AtomicU64::new(u64::MAX),
+            goaway_awaited: Notify::new(),
             settings_awaited: Mutex::default(),
             driver: Mutex::new(None),
             tunnels: Tunnels::default(),
@@ -376,6 +381,12 @@ impl Shared {
     /// The server processes no requests from this stream id on.
     pub(crate) fn set_goaway(&self, id: u64) {
         self.goaway.store(id, Ordering::SeqCst);
+        self.goaway_awaited.notify_waiters();
+    }
+
+    /// Waits for the next GOAWAY. One that arrives before the first poll counts.
+    pub(crate) fn goaway_arrived(&self) -> Notified<'_> {
+        self.goaway_awaited.notified()
     }
 
     /// The stream id from which on the server processes no requests.
@@ -394,7 +405,8 @@ impl Shared {
         let mut blocked = std::mem::take(&mut lock(&self.incoming).blocked);
         blocked.append(&mut lock(&self.settings_awaited));
         blocked.into_iter().for_each(Waker::wake);
-        self.tunnels.end_all();
+        self.tunnels
+            .end_all(self.connection.close_reason().is_none());
     }
 
     /// Whether the handshake is complete. Until then, requests may be early data.
@@ -452,13 +464,14 @@ impl Shared {
         }
     }
 
-    /// The client gave a request another priority (RFC 9218 §7.1).
-    pub(crate) fn set_priority(&self, id: u64, value: &[u8]) {
+    /// The client gave a request another priority (RFC 9218 §7.1). One for a request that has not
+    /// arrived is kept for it.
+    pub(crate) fn set_priority(&self, id: u64, value: &[u8], has_arrived: bool) {
         let (id, priority) = (StreamId(id), priority_of(value));
         self.qlog.priority_updated(id, value);
-        if self.connection.set_stream_priority(id, priority).is_err() {
-            // The request has not arrived, or is over.
+        if self.connection.set_stream_priority(id, priority).is_err() && !has_arrived {
             let mut priorities = lock(&self.priorities);
+            priorities.retain(|(of, _)| *of != id);
             if priorities.len() >= MAX_PRIORITIES {
                 priorities.pop_front();
             }
@@ -466,19 +479,11 @@ impl Shared {
         }
     }
 
-    /// The priority that a request was given before it arrived. The last one counts.
+    /// The priority that a request was given before it arrived.
     pub(crate) fn take_priority(&self, id: StreamId) -> Option<Priority> {
         let mut priorities = lock(&self.priorities);
-        if priorities.is_empty() {
-            return None;
-        }
-        let found = priorities
-            .iter()
-            .rev()
-            .find(|(of, _)| *of == id)
-            .map(|(_, found)| *found);
-        priorities.retain(|(of, _)| *of != id);
-        found
+        let found = priorities.iter().position(|(of, _)| *of == id)?;
+        priorities.remove(found).map(|(_, priority)| priority)
     }
 
     /// Requests that the application has not finished with.

@@ -127,19 +127,6 @@ impl Streams {
         mut on_event: impl FnMut(&Shared, ControlEvent),
     ) -> Result<(), Ended> {
         self.open(cx)?;
-        loop {
-            match Pin::new(&mut self.accept).poll(cx) {
-                Poll::Ready(Ok(recv)) => {
-                    self.accept = self.shared.connection.accept_uni();
-                    self.peers.push(PeerStream {
-                        recv,
-                        role: Role::Unknown([0; 8], 0),
-                    });
-                }
-                Poll::Ready(Err(reason)) => return Err(Ended::Closed(reason)),
-                Poll::Pending => break,
-            }
-        }
         let (shared, has_opened) = (&*self.shared, &mut self.has_opened);
         let mut i = 0;
         while let Some(peer) = self.peers.get_mut(i) {
@@ -149,6 +136,26 @@ impl Streams {
                 Fate::WebTransport(session, first) => {
                     let recv = self.peers.swap_remove(i).recv;
                     shared.tunnels.route(session, Arrival::Uni(recv, first));
+                }
+            }
+        }
+        loop {
+            let mut peer = match Pin::new(&mut self.accept).poll(cx) {
+                Poll::Ready(Ok(recv)) => PeerStream {
+                    recv,
+                    role: Role::Unknown([0; 8], 0),
+                },
+                Poll::Ready(Err(reason)) => return Err(Ended::Closed(reason)),
+                Poll::Pending => break,
+            };
+            self.accept = shared.connection.accept_uni();
+            // Most WebTransport streams are passed on at once, in the order of their opening.
+            match peer.poll(cx, shared, has_opened, &mut on_event)? {
+                Fate::Stays => self.peers.push(peer),
+                Fate::Goes => {}
+                Fate::WebTransport(session, first) => {
+                    let arrival = Arrival::Uni(peer.recv, first);
+                    shared.tunnels.route(session, arrival);
                 }
             }
         }

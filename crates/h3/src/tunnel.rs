@@ -1,66 +1,55 @@
 //! A request's tunnel in the hands of the application: see [`crate::tunnels`].
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-
-use bytes::Bytes;
-use squall::{RecvStream, SendStream};
 
 use crate::shared::Shared;
 use crate::tunnels::Tunnel;
 
-/// A tunnel that stays open as long as this is held.
+/// A tunnel that stays open as long as one of these is held.
 pub(crate) struct TunnelHandle {
     pub(crate) shared: Arc<Shared>,
     /// The request's stream id.
     pub(crate) id: u64,
+    /// Whether the request is over with this handle: it is that of a WebTransport session.
+    is_session: bool,
     tunnel: Arc<Tunnel>,
 }
 
 impl TunnelHandle {
     /// Opens the tunnel of the request with this stream id, with anything that has arrived for it.
-    pub(crate) fn open(shared: &Arc<Shared>, id: u64) -> Self {
+    pub(crate) fn open(shared: &Arc<Shared>, id: u64, is_session: bool) -> Self {
         Self {
             shared: Arc::clone(shared),
             id,
+            is_session,
             tunnel: shared.tunnels.open(id),
         }
     }
 
-    /// Nothing more arrives for the request: wakes the tasks that wait.
-    pub(crate) fn close(&self) {
-        self.tunnel.close();
+    /// Ends the session: its streams are reset, nothing more arrives for it, and the tasks that
+    /// wait are woken.
+    pub(crate) fn end(&self) {
+        self.shared.tunnels.end(self.id);
     }
+}
 
-    /// The next bidirectional stream; `None` when the tunnel is closed.
-    pub(crate) fn poll_bi(
-        &self,
-        cx: &Context<'_>,
-    ) -> Poll<Option<(SendStream, RecvStream, Bytes)>> {
-        self.tunnel.poll_bi(cx)
-    }
+impl Deref for TunnelHandle {
+    type Target = Tunnel;
 
-    /// The next unidirectional stream; `None` when the tunnel is closed.
-    pub(crate) fn poll_uni(&self, cx: &Context<'_>) -> Poll<Option<(RecvStream, Bytes)>> {
-        self.tunnel.poll_uni(cx)
-    }
-
-    /// The next datagram; `None` when the tunnel is closed and all are taken.
-    pub(crate) fn poll_datagram(&self, cx: &Context<'_>) -> Poll<Option<Bytes>> {
-        self.tunnel.poll_datagram(cx)
-    }
-
-    /// Ready when the tunnel is closed.
-    pub(crate) fn poll_closed(&self, cx: &Context<'_>) -> Poll<()> {
-        self.tunnel.poll_closed(cx)
+    fn deref(&self) -> &Tunnel {
+        &self.tunnel
     }
 }
 
 impl Drop for TunnelHandle {
     fn drop(&mut self) {
-        self.tunnel.close();
-        self.shared.tunnels.forget(self.id);
+        if self.is_session {
+            self.end();
+        } else {
+            self.shared.tunnels.release(self.id, &self.tunnel);
+        }
     }
 }
 

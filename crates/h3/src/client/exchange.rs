@@ -1,17 +1,17 @@
 //! One request and its response.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use squall::{SendStream, Stage};
+use squall::{CloseReason, SendStream, Stage};
 use tokio::runtime::Handle;
 
-use crate::body::{ActiveGuard, Body, broken, error_of};
-use crate::error::{Code, Error};
+use crate::body::{ActiveGuard, Body, Fault, broken, error_of};
+use crate::error::{Code, Error, is_graceful};
 use crate::informational::OnInformational;
 use crate::message::{
     Malformed, Protocol, ResponseHead, complete_path, never_has_body, request_fields, response,
@@ -42,10 +42,16 @@ pub(super) async fn send<B: SendBody>(
     }
     // Active before the check: otherwise the driver might end the connection in between.
     let guard = ActiveGuard::new(Arc::clone(shared));
+    let mut goaway = pin!(shared.goaway_arrived());
     if shared.goaway().is_some() {
         return Err(Error::GoingAway);
     }
-    let (mut send, recv) = shared.connection.open_bi().await?;
+    // RFC 9114 §5.2: the server need not allow more streams from now on.
+    let (mut send, recv) = tokio::select! {
+        biased;
+        opened = shared.connection.open_bi() => opened.map_err(not_sent)?,
+        () = goaway.as_mut() => return Err(Error::GoingAway),
+    };
     if shared.goaway().is_some_and(|from| send.id().0 >= from) {
         return Err(Error::GoingAway);
     }
@@ -57,7 +63,9 @@ pub(super) async fn send<B: SendBody>(
         shared.encode(send.id(), fields, out)
     };
     let sender = MessageSender::new(send, Arc::clone(shared), body, with_body, encode);
-    let mut sender = Box::pin(sender.map_err(|(_, error)| error)?);
+    let mut sender = sender.map_err(|(_, error)| error)?;
+    sender.set_fault(parts.extensions.get::<Fault>().cloned());
+    let mut sender = Box::pin(sender);
     let mut reader = MessageReader::new(recv, Arc::clone(shared));
     let mut is_sent = false;
     let mut block = None;
@@ -73,7 +81,15 @@ pub(super) async fn send<B: SendBody>(
                 Poll::Pending => {}
             }
         }
-        poll_head(&mut reader, &mut block, on_informational, cx)
+        let head = poll_head(&mut reader, &mut block, on_informational, cx);
+        // RFC 9114 §5.2: nor need it reset a request that it does not process.
+        while head.is_pending() && goaway.as_mut().poll(cx).is_ready() {
+            goaway.set(shared.goaway_arrived());
+            if shared.goaway().is_some_and(|from| reader.id().0 >= from) {
+                return Poll::Ready(Err(Error::GoingAway));
+            }
+        }
+        head
     };
     let head = poll_fn(|cx| shared.enter(|| poll(cx))).await;
     let (response, length) = match head {
@@ -84,6 +100,9 @@ pub(super) async fn send<B: SendBody>(
         spawn(shared, sender);
     }
     let status = response.status();
+    if protocol.is_some() && !status.is_success() {
+        shared.tunnels.end(reader.id().0);
+    }
     let body = shared.enter(|| body_of(reader, guard, &parts.method, status, length))?;
     Ok(response.map(|()| body))
 }
@@ -157,6 +176,15 @@ fn read(section: &FieldSection) -> Result<Head, Malformed> {
     Ok((response(&head)?, head.content_length))
 }
 
+/// The connection ended before the request was sent. A server that ends it gracefully may do so
+/// before its GOAWAY has arrived.
+fn not_sent(reason: CloseReason) -> Error {
+    if is_graceful(&reason) {
+        return Error::GoingAway;
+    }
+    reason.into()
+}
+
 /// RFC 9114 §5.2: the server has processed none of the requests that GOAWAY covers.
 fn unprocessed(shared: &Shared, reader: &MessageReader, error: Error) -> Error {
     match error {
@@ -184,7 +212,10 @@ fn body_of(
     // Small responses end with their first packet.
     let mut cx = Context::from_waker(Waker::noop());
     match reader.poll_part(&mut cx) {
-        Poll::Pending => Ok(Body::incoming(reader, None, Some(guard))),
+        // A reset, which the body reports again: the response has arrived all the same.
+        Poll::Pending | Poll::Ready(Err(Broken::Lost(Error::Stream(_)))) => {
+            Ok(Body::incoming(reader, None, Some(guard)))
+        }
         Poll::Ready(Ok(Part::End)) => Ok(Body::empty()),
         Poll::Ready(Ok(part)) => Ok(Body::incoming(reader, Some(part), Some(guard))),
         Poll::Ready(Err(broken)) => Err(fail(&mut reader, broken)),

@@ -20,7 +20,7 @@ use std::time::Instant;
 use http::header::ALT_SVC;
 use http::{Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
-use squall::{ClientConfig, CloseReason, Connection, Endpoint};
+use squall::{ClientConfig, Connection, Endpoint};
 use tower_service::Service;
 
 use super::attempt::{Attempt, Progress, Reached, Reporter};
@@ -29,7 +29,7 @@ use super::origin::{AltSvc, Alternatives, Origin, alt_svc};
 use super::{ResponseFuture, SendRequest, handshake_with};
 use crate::body::Body;
 use crate::config::Config;
-use crate::error::{Code, Error};
+use crate::error::{Error, is_graceful};
 use crate::lock::lock;
 use crate::service::SendBody;
 
@@ -461,12 +461,6 @@ async fn unless_lost(
         Err(Error::Connection(_)) if !attempt.ends_with(requests).await => Err(attempt),
         result => Ok(result),
     }
-}
-
-/// Whether the server ended the connection without blaming it (RFC 9114 §5.2): it may stop before
-/// its GOAWAY has arrived.
-fn is_graceful(reason: &CloseReason) -> bool {
-    matches!(reason, CloseReason::Application { code, remote: true, .. } if Code(*code) == Code::H3_NO_ERROR)
 }
 
 pin_project_lite::pin_project! {

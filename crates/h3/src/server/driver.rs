@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use squall::{AcceptBi, Connection, RecvStream, SendStream, Stage, Stopped, WriteError};
+use squall::{AcceptBi, Connection, Priority, RecvStream, SendStream, Stage, Stopped, WriteError};
 use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
@@ -149,9 +149,10 @@ impl<S: HttpService> Driver<S> {
 
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.shared.set_driver(cx.waker());
+        let next_id = self.next_id;
         let result = self.streams.poll(cx, |shared, event| {
             if let ControlEvent::Priority(id, value) = event {
-                shared.set_priority(id, &value);
+                shared.set_priority(id, &value, id < next_id);
             }
         });
         let ended = match result {
@@ -392,6 +393,8 @@ struct HeadReader {
     send: SendStream,
     /// The encoded head, which may wait for the dynamic table.
     block: Option<Bytes>,
+    /// Whether a PRIORITY_UPDATE arrived before the stream.
+    has_priority: bool,
 }
 
 /// The result of reading a head.
@@ -412,13 +415,15 @@ enum Next {
 impl HeadReader {
     fn new(mut send: SendStream, recv: RecvStream, shared: &Arc<Shared>) -> Self {
         send.set_drop_code(Code::H3_INTERNAL_ERROR.0);
-        if let Some(priority) = shared.take_priority(send.id()) {
+        let priority = shared.take_priority(send.id());
+        if let Some(priority) = priority {
             let _ = send.set_priority(priority);
         }
         Self {
             reader: MessageReader::new(recv, Arc::clone(shared)),
             send,
             block: None,
+            has_priority: priority.is_some(),
         }
     }
 
@@ -440,8 +445,9 @@ impl HeadReader {
             },
         };
         let (shared, id, send) = (self.reader.shared(), self.reader.id(), &self.send);
+        let has_priority = self.has_priority;
         let next = shared.poll_decode(cx, id, block, |section| {
-            read(section, immediate, send, shared)
+            read(section, immediate, send, has_priority, shared)
         });
         Poll::Ready(ready!(next).map_err(|error| broken(&error)))
     }
@@ -628,6 +634,7 @@ fn read(
     section: &FieldSection,
     immediate: Option<&Immediate>,
     send: &SendStream,
+    has_priority: bool,
     shared: &Shared,
 ) -> Result<Next, Malformed> {
     let head = RequestHead::parse(section)?;
@@ -637,7 +644,11 @@ fn read(
     }
     if let Some(value) = head.priority {
         shared.qlog.priority_updated(send.id(), value);
-        let _ = send.set_priority(priority_of(value));
+        // RFC 9218 §7: PRIORITY_UPDATE overrides the field. It may have arrived between the stream
+        // and its head.
+        if !has_priority && send.priority() == Some(Priority::default()) {
+            let _ = send.set_priority(priority_of(value));
+        }
     }
     if let Some(immediate) = immediate {
         let reply = shared.call(|| catch_unwind(AssertUnwindSafe(|| immediate(&head))));

@@ -57,9 +57,9 @@ pin_project_lite::pin_project! {
 pub(super) struct How {
     pub(super) is_head: bool,
     pub(super) is_connect: bool,
-    /// Whether datagrams that belong to the request end with it. Those of a WebTransport session
-    /// end with the session, which ends a little later.
-    pub(super) ends_datagrams: bool,
+    is_session: bool,
+    /// Whether datagrams and streams that belong to the request end with it.
+    ends_tunnel: bool,
 }
 
 impl How {
@@ -70,7 +70,8 @@ impl How {
         Self {
             is_head: *request.method() == Method::HEAD,
             is_connect,
-            ends_datagrams: is_connect && !is_session(),
+            is_session: is_connect && is_session(),
+            ends_tunnel: is_connect,
         }
     }
 }
@@ -116,8 +117,11 @@ impl<F, B: SendBody> Exchange<F, B> {
             let _ = send.reset(code.0);
             return this.state.set(State::Done);
         }
+        let is_accepted = response.status().is_success();
         match send_response(send, this.guard.shared(), response, *this.how) {
             Ok(mut sender) => {
+                // A session ends a little later: the peer may have more to say about its end.
+                this.how.ends_tunnel &= !(this.how.is_session && is_accepted);
                 sender.set_fault(this.fault.clone());
                 this.state.set(State::Sending { sender });
             }
@@ -142,7 +146,7 @@ where
         let result = self.as_mut().poll_all(cx);
         let this = self.project();
         let shared = this.guard.shared();
-        if result.is_ready() && this.how.ends_datagrams {
+        if result.is_ready() && this.how.ends_tunnel {
             shared.tunnels.end(this.id.0);
         }
         shared.mark(Stage::Http);
@@ -218,7 +222,12 @@ where
                 }
                 StateProjection::Sending { mut sender } => {
                     if let Some(code) = this.fault.as_ref().and_then(Fault::code) {
-                        sender.as_mut().give_up(code);
+                        if this.how.is_session {
+                            // The client learns that its session was accepted.
+                            sender.as_mut().end_with(code);
+                        } else {
+                            sender.as_mut().give_up(code);
+                        }
                         this.state.set(State::Done);
                         return Poll::Ready(());
                     }
@@ -240,8 +249,8 @@ where
                             }
                         }
                         Ok(Poll::Ready(Ok(()))) => {
-                            // The client may still send datagrams.
-                            this.how.ends_datagrams = false;
+                            // The client may still send datagrams, unless a session was refused.
+                            this.how.ends_tunnel &= this.how.is_session;
                             this.guard.shared().on_completed();
                         }
                         // Dropping the stream resets it, if it is not reset yet.

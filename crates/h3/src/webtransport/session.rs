@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -15,9 +15,9 @@ use squall::DatagramError;
 
 use super::stream::{RecvStream, SendStream, StreamError};
 use super::{PROTOCOL, PROTOCOL_H3, is_session};
-use crate::body::Body;
+use crate::body::{Body, Fault};
 use crate::client::SendRequest;
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::frame::{Fate, FrameReader, Piece, kind, put_frame, put_varint, stream_type};
 use crate::lock::lock;
 use crate::message::Protocol;
@@ -31,7 +31,8 @@ const CLOSE_SESSION: u64 = 0x2843;
 const MAX_REASON: usize = 1024;
 
 /// A WebTransport session. Clones share it. It ends when its last clone and last stream are
-/// dropped, by [`close`](Self::close), or when the peer ends it.
+/// dropped, by [`close`](Self::close), or when the peer ends it. Streams that are still in use then
+/// fail at both ends with [`StreamError::Ended`].
 #[derive(Clone)]
 pub struct Session {
     tunnel: Arc<TunnelHandle>,
@@ -49,16 +50,18 @@ pub struct Closed {
 }
 
 /// The CONNECT stream of a session: capsules in both directions.
-#[derive(Default)]
-struct Control(Mutex<State>);
+struct Control {
+    state: Mutex<State>,
+    /// Makes the capsules to the peer fail if its own are malformed.
+    fault: Fault,
+}
 
 #[derive(Default)]
 struct State {
     /// Capsules to be sent.
     outgoing: VecDeque<Bytes>,
     /// The peer's capsules; `None` before the response has arrived, and after their end.
-    incoming: Option<Body>,
-    capsules: Option<FrameReader>,
+    incoming: Option<Incoming>,
     closed: Option<Closed>,
     /// The task that sends the body.
     sender: Option<Waker>,
@@ -78,11 +81,12 @@ struct State {
 pub fn accept(request: Request<Body>) -> Result<(Response<SessionBody>, Session), Request<Body>> {
     let asks = request.method() == Method::CONNECT
         && (request.extensions().get::<Protocol>()).is_some_and(is_session);
-    let tunnel = request.body().tunnel().filter(|_| asks);
+    let tunnel = asks.then(|| request.body().tunnel(true)).flatten();
     let Some(tunnel) = tunnel.map(Arc::new) else {
         return Err(request);
     };
-    let control = Arc::new(Control::default());
+    let fault = request.body().fault().cloned().unwrap_or_default();
+    let control = Arc::new(Control::new(fault));
     control.begin(request.into_body(), &tunnel);
     let body = SessionBody(Some(Arc::clone(&control)));
     Ok((Response::new(body), Session { tunnel, control }))
@@ -105,8 +109,10 @@ pub async fn connect(
     } else {
         PROTOCOL
     };
-    let control = Arc::new(Control::default());
+    let fault = Fault::default();
+    let control = Arc::new(Control::new(fault.clone()));
     let mut request = Request::new(SessionBody(Some(Arc::clone(&control))));
+    request.extensions_mut().insert(fault);
     *request.method_mut() = Method::CONNECT;
     *request.uri_mut() = uri;
     *request.headers_mut() = headers;
@@ -118,7 +124,8 @@ pub async fn connect(
         control.end(Closed::default());
         return Ok(Err(response));
     }
-    let Some(tunnel) = response.body().tunnel().map(Arc::new) else {
+    let Some(tunnel) = response.body().tunnel(true).map(Arc::new) else {
+        control.end(Closed::default());
         return Err(Error::Malformed("the session ended with the response"));
     };
     control.begin(response.into_body(), &tunnel);
@@ -126,11 +133,17 @@ pub async fn connect(
 }
 
 impl Control {
+    fn new(fault: Fault) -> Self {
+        Self {
+            state: Mutex::default(),
+            fault,
+        }
+    }
+
     /// The CONNECT stream is open in both directions.
     fn begin(&self, incoming: Body, tunnel: &Arc<TunnelHandle>) {
-        let mut state = lock(&self.0);
-        state.incoming = Some(incoming);
-        state.capsules = Some(FrameReader::new());
+        let mut state = lock(&self.state);
+        state.incoming = Some(Incoming::new(incoming));
         state.tunnel = Some(Arc::downgrade(tunnel));
         state.shared = Some(Arc::clone(&tunnel.shared));
         let sender = state.sender.take();
@@ -140,7 +153,7 @@ impl Control {
 
     /// The session has ended. The first reason counts.
     fn end(&self, closed: Closed) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         if state.closed.is_none() {
             state.closed = Some(closed);
         }
@@ -148,7 +161,7 @@ impl Control {
         let sender = state.sender.take();
         drop(state);
         if let Some(tunnel) = tunnel.and_then(|tunnel| tunnel.upgrade()) {
-            tunnel.close();
+            tunnel.end();
         }
         sender.into_iter().for_each(Waker::wake);
     }
@@ -156,20 +169,29 @@ impl Control {
     /// Nothing more is sent. The peer's capsules are read to their end: the peer may have closed
     /// the session too, and if told to stop sending it could not say why.
     fn linger(self: &Arc<Self>) {
-        let mut state = lock(&self.0);
-        let (incoming, capsules) = (state.incoming.take(), state.capsules.take());
-        let shared = state.shared.take();
+        let mut state = lock(&self.state);
+        let (incoming, shared) = (state.incoming.take(), state.shared.take());
         drop(state);
-        let (Some(mut incoming), Some(mut capsules), Some(shared)) = (incoming, capsules, shared)
-        else {
+        let (Some(mut incoming), Some(shared)) = (incoming, shared) else {
             return self.end(Closed::default());
         };
         let control = Arc::clone(self);
         let timeout = shared.config.header_timeout;
         shared.connection.spawn(async move {
-            let closed = poll_fn(|cx| poll_capsules(&mut incoming, &mut capsules, cx));
-            let closed = tokio::time::timeout(timeout, closed).await;
-            control.end(closed.unwrap_or_default());
+            let reading = async {
+                while let Some(event) = poll_fn(|cx| incoming.poll(cx)).await {
+                    match event {
+                        Event::Closed(closed) => control.end(closed),
+                        Event::Malformed => return true,
+                    }
+                }
+                false
+            };
+            let is_malformed = tokio::time::timeout(timeout, reading).await;
+            control.end(Closed::default());
+            if is_malformed == Ok(true) {
+                incoming.body.refuse(Code::H3_MESSAGE_ERROR);
+            }
         });
     }
 }
@@ -179,15 +201,16 @@ impl Session {
     /// Cancel-safe.
     pub async fn accept_bi(&self) -> Option<(SendStream, RecvStream)> {
         let (send, recv, first) = poll_fn(|cx| self.tunnel.poll_bi(cx)).await?;
-        let send = SendStream::new(send, 0, Arc::clone(&self.tunnel));
-        Some((send, RecvStream::new(recv, first, Arc::clone(&self.tunnel))))
+        let send = SendStream::new(send, 0, &self.tunnel);
+        let recv = RecvStream::new(recv, first, &self.tunnel);
+        Some((send?, recv?))
     }
 
     /// Waits for the next unidirectional stream from the peer; `None` when the session has ended.
     /// Cancel-safe.
     pub async fn accept_uni(&self) -> Option<RecvStream> {
         let (recv, first) = poll_fn(|cx| self.tunnel.poll_uni(cx)).await?;
-        Some(RecvStream::new(recv, first, Arc::clone(&self.tunnel)))
+        RecvStream::new(recv, first, &self.tunnel)
     }
 
     /// Opens a bidirectional stream; waits while the peer's limit is reached. Cancel-safe: a future
@@ -204,9 +227,9 @@ impl Session {
             Ok((send, recv))
         };
         let (send, recv) = self.while_open(opening).await?;
-        let send = SendStream::new(send, header.len(), Arc::clone(&self.tunnel));
-        let recv = RecvStream::new(recv, Bytes::new(), Arc::clone(&self.tunnel));
-        Ok((send, recv))
+        let send = SendStream::new(send, header.len(), &self.tunnel);
+        let recv = RecvStream::new(recv, Bytes::new(), &self.tunnel);
+        send.zip(recv).ok_or(StreamError::Ended)
     }
 
     /// Opens a unidirectional stream; waits while the peer's limit is reached. Cancel-safe: a
@@ -223,11 +246,7 @@ impl Session {
             Ok(send)
         };
         let send = self.while_open(opening).await?;
-        Ok(SendStream::new(
-            send,
-            header.len(),
-            Arc::clone(&self.tunnel),
-        ))
+        SendStream::new(send, header.len(), &self.tunnel).ok_or(StreamError::Ended)
     }
 
     /// Waits for `opening`, but not beyond the session's end.
@@ -235,16 +254,14 @@ impl Session {
         &self,
         opening: impl Future<Output = Result<T, StreamError>>,
     ) -> Result<T, StreamError> {
-        let mut opening = pin!(opening);
-        poll_fn(|cx| {
-            if let Poll::Ready(opened) = opening.as_mut().poll(cx) {
-                return Poll::Ready(opened);
-            }
-            self.tunnel
-                .poll_closed(cx)
-                .map(|()| Err(StreamError::Ended))
-        })
-        .await
+        if self.tunnel.is_closed() {
+            return Err(StreamError::Ended);
+        }
+        tokio::select! {
+            biased;
+            opened = opening => opened,
+            () = self.tunnel.closed() => Err(StreamError::Ended),
+        }
     }
 
     fn header(&self, kind: u64) -> Vec<u8> {
@@ -257,7 +274,7 @@ impl Session {
     /// Sends a datagram. If the connection's queue is full, the oldest datagrams in it are dropped.
     ///
     /// # Errors
-    /// The datagram is too large, the peer accepts none, or the connection ended.
+    /// The datagram is too large, the peer accepts none, or the session or the connection ended.
     pub fn send_datagram(&self, payload: &[u8]) -> Result<(), DatagramError> {
         self.datagrams().send(payload)
     }
@@ -289,7 +306,7 @@ impl Session {
         payload.extend_from_slice(reason.as_bytes());
         let mut capsule = Vec::new();
         put_frame(&mut capsule, CLOSE_SESSION, &payload);
-        let mut state = lock(&self.control.0);
+        let mut state = lock(&self.control.state);
         if state.closed.is_none() {
             state.outgoing.push_back(capsule.into());
         }
@@ -300,8 +317,8 @@ impl Session {
 
     /// Waits for the session's end. Cancel-safe.
     pub async fn closed(&self) -> Closed {
-        poll_fn(|cx| self.tunnel.poll_closed(cx)).await;
-        lock(&self.control.0).closed.clone().unwrap_or_default()
+        self.tunnel.closed().await;
+        lock(&self.control.state).closed.clone().unwrap_or_default()
     }
 }
 
@@ -309,6 +326,7 @@ impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("id", &self.tunnel.id)
+            .field("halves_of_streams", &self.tunnel.held())
             .finish_non_exhaustive()
     }
 }
@@ -329,7 +347,7 @@ impl http_body::Body for SessionBody {
             return Poll::Ready(None);
         };
         loop {
-            let mut state = lock(&control.0);
+            let mut state = lock(&control.state);
             if let Some(capsule) = state.outgoing.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(capsule))));
             }
@@ -345,15 +363,23 @@ impl http_body::Body for SessionBody {
                 return Poll::Ready(None);
             }
             state.sender = Some(cx.waker().clone());
-            let State {
-                incoming, capsules, ..
-            } = &mut *state;
-            let (Some(incoming), Some(capsules)) = (incoming, capsules) else {
+            let Some(incoming) = &mut state.incoming else {
                 return Poll::Pending;
             };
-            let closed = ready!(poll_capsules(incoming, capsules, cx));
+            let event = ready!(incoming.poll(cx));
+            let is_malformed = matches!(event, Some(Event::Malformed)) || incoming.is_malformed();
+            let refused = is_malformed.then(|| state.incoming.take()).flatten();
             drop(state);
-            control.end(closed);
+            let Some(refused) = refused else {
+                control.end(event.map(Event::closed).unwrap_or_default());
+                continue;
+            };
+            control.fault.set(Code::H3_MESSAGE_ERROR);
+            refused.body.refuse(Code::H3_MESSAGE_ERROR);
+            control.end(event.map(Event::closed).unwrap_or_default());
+            // The sender of this body resets the stream when it is polled again.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
     }
 
@@ -376,44 +402,84 @@ impl fmt::Debug for SessionBody {
     }
 }
 
-/// Waits for the peer to end the session.
-fn poll_capsules(
-    incoming: &mut Body,
-    capsules: &mut FrameReader,
-    cx: &mut Context<'_>,
-) -> Poll<Closed> {
-    loop {
-        let closed = match ready!(Pin::new(&mut *incoming).poll_frame(cx)) {
-            Some(Ok(frame)) => match frame.into_data() {
-                Ok(data) => read_capsules(capsules, data),
-                Err(_) => None,
-            },
-            // The stream ended without a capsule (§6): as if with code 0.
-            Some(Err(_)) | None => Some(Closed::default()),
-        };
-        if let Some(closed) = closed {
-            return Poll::Ready(closed);
+/// The peer's capsules.
+struct Incoming {
+    body: Body,
+    capsules: FrameReader,
+    /// Whether the one that closes the session has arrived, so that nothing may follow.
+    is_closed: bool,
+}
+
+/// What the peer's capsules mean for the session.
+enum Event {
+    Closed(Closed),
+    /// A capsule that the draft does not allow (RFC 9297 §3.3).
+    Malformed,
+}
+
+impl Event {
+    /// How the session ends: without a reason, if the peer's is not valid.
+    fn closed(self) -> Closed {
+        match self {
+            Self::Closed(closed) => closed,
+            Self::Malformed => Closed::default(),
         }
     }
 }
 
-/// Reads the peer's capsules; all but the one that closes the session are skipped (RFC 9297 §3.2).
-fn read_capsules(capsules: &mut FrameReader, data: Bytes) -> Option<Closed> {
-    capsules.push(data);
-    let fate = |kind: u64, len: u64| match kind {
-        CLOSE_SESSION if !(4..=MAX_REASON as u64 + 4).contains(&len) => Err(()),
-        CLOSE_SESSION => Ok(Fate::Whole),
-        _ => Ok(Fate::Skip),
-    };
-    let capsule = match capsules.next(fate) {
-        Ok(Some(Piece::Frame(_, capsule))) => capsule,
-        Ok(_) => return None,
-        // The draft does not allow this: the session ends without a reason.
-        Err(()) => return Some(Closed::default()),
-    };
-    let (code, reason) = capsule.split_first_chunk()?;
-    Some(Closed {
-        code: u32::from_be_bytes(*code),
-        reason: String::from_utf8_lossy(reason).into_owned(),
-    })
+impl Incoming {
+    fn new(mut body: Body) -> Self {
+        body.set_drop_code(Code::WT_SESSION_GONE);
+        Self {
+            body,
+            capsules: FrameReader::new(),
+            is_closed: false,
+        }
+    }
+
+    /// Waits for the peer to end the session; `None` when its capsules have ended. That means the
+    /// same as closing the session without a reason (§6).
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        loop {
+            let event = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame.into_data().ok().and_then(|data| self.read(data)),
+                // RFC 9297 §3.3: the last capsule must be whole.
+                None if !self.capsules.is_between_frames() => Some(Event::Malformed),
+                Some(Err(_)) | None => return Poll::Ready(None),
+            };
+            if event.is_some() {
+                return Poll::Ready(event);
+            }
+        }
+    }
+
+    /// Reads capsules; all but the one that closes the session are skipped (RFC 9297 §3.2).
+    fn read(&mut self, data: Bytes) -> Option<Event> {
+        if self.is_closed {
+            // §6: nothing follows.
+            return (!data.is_empty()).then_some(Event::Malformed);
+        }
+        self.capsules.push(data);
+        let fate = |kind: u64, len: u64| match kind {
+            CLOSE_SESSION if !(4..=MAX_REASON as u64 + 4).contains(&len) => Err(()),
+            CLOSE_SESSION => Ok(Fate::Whole),
+            _ => Ok(Fate::Skip),
+        };
+        let capsule = match self.capsules.next(fate) {
+            Ok(Some(Piece::Frame(_, capsule))) => capsule,
+            Ok(_) => return None,
+            Err(()) => return Some(Event::Malformed),
+        };
+        self.is_closed = true;
+        let (code, reason) = capsule.split_first_chunk()?;
+        Some(Event::Closed(Closed {
+            code: u32::from_be_bytes(*code),
+            reason: String::from_utf8_lossy(reason).into_owned(),
+        }))
+    }
+
+    /// Whether something follows the capsule that closes the session.
+    fn is_malformed(&self) -> bool {
+        self.is_closed && !self.capsules.is_between_frames()
+    }
 }

@@ -1,15 +1,17 @@
 //! Streams of a session: those of the connection, with the session's own error codes.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use squall::{ReadError, StreamId, WriteError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::half::{Half, HalfId, Held};
 use crate::tunnel::TunnelHandle;
 
 /// The first of the HTTP/3 codes that stand for codes of WebTransport applications (§4.4).
@@ -36,7 +38,7 @@ pub(super) fn from_http(code: u64) -> Option<u32> {
 pub enum StreamError {
     /// The peer's application reset or stopped the stream with this code.
     Code(u32),
-    /// The peer ended the stream in another way, for example with its session.
+    /// The session ended, or the peer ended the stream in another way.
     Ended,
     /// The stream was already finished, reset or stopped.
     Closed,
@@ -54,7 +56,7 @@ impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code(code) => write!(f, "the peer ended the stream with code {code}"),
-            Self::Ended => f.write_str("the peer ended the stream"),
+            Self::Ended => f.write_str("the session ended, or the peer ended the stream"),
             Self::Closed => f.write_str("the stream is closed"),
             Self::ConnectionLost(reason) => write!(f, "connection lost: {reason}"),
         }
@@ -95,51 +97,79 @@ impl From<StreamError> for io::Error {
 }
 
 /// The sending half of a stream of a session. Dropping it unfinished resets the stream with code 0.
+/// The end of the session resets it too, unless it was finished by then: what was written before is
+/// still delivered, as far as the peer reads it.
 #[derive(Debug)]
 pub struct SendStream {
-    inner: squall::SendStream,
+    half: Arc<Half<squall::SendStream>>,
+    id: StreamId,
     /// Bytes of the header before the application's data; none on streams of the peer.
     header: u64,
+    /// Whether this end has ended the stream, so that the session no longer does.
     has_ended: bool,
     /// The session lives as long as its streams.
-    _session: Arc<TunnelHandle>,
+    session: Arc<TunnelHandle>,
 }
 
 impl SendStream {
+    /// `None` if the session has ended: the stream is reset.
     pub(super) fn new(
         mut inner: squall::SendStream,
         header: usize,
-        session: Arc<TunnelHandle>,
-    ) -> Self {
+        session: &Arc<TunnelHandle>,
+    ) -> Option<Self> {
         inner.set_drop_code(to_http(0));
-        Self {
-            inner,
-            header: header as u64,
+        let (id, header) = (inner.id(), header as u64);
+        let half = Arc::new(Half::new(inner));
+        let held = Held::Send(Arc::clone(&half), header);
+        session.hold(HalfId::send(id), held).then(|| Self {
+            half,
+            id,
+            header,
             has_ended: false,
-            _session: session,
-        }
+            session: Arc::clone(session),
+        })
     }
 
     /// The id of the QUIC stream.
     #[must_use]
     pub fn id(&self) -> StreamId {
-        self.inner.id()
+        self.id
+    }
+
+    fn poll<R>(
+        &self,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(&mut squall::SendStream, &mut Context<'_>) -> Poll<Result<R, WriteError>>,
+    ) -> Poll<Result<R, StreamError>> {
+        let written = ready!(self.half.poll(cx, write));
+        Poll::Ready(Ok(written.ok_or(StreamError::Ended)??))
     }
 
     /// Writes all of `data`. Not cancel-safe.
     ///
     /// # Errors
     /// See [`StreamError`].
-    pub async fn write_all(&mut self, data: &[u8]) -> Result<(), StreamError> {
-        Ok(self.inner.write_all(data).await?)
+    pub async fn write_all(&mut self, mut data: &[u8]) -> Result<(), StreamError> {
+        while !data.is_empty() {
+            let written = poll_fn(|cx| self.poll(cx, |send, cx| send.poll_write(cx, data))).await?;
+            data = data.get(written..).unwrap_or_default();
+        }
+        Ok(())
     }
 
     /// Writes a whole chunk without copying it, unless it is small. Not cancel-safe.
     ///
     /// # Errors
     /// See [`StreamError`].
-    pub async fn write_chunk(&mut self, chunk: Bytes) -> Result<(), StreamError> {
-        Ok(self.inner.write_chunk(chunk).await?)
+    pub async fn write_chunk(&mut self, mut chunk: Bytes) -> Result<(), StreamError> {
+        while !chunk.is_empty() {
+            let write = |cx: &mut Context<'_>| {
+                self.poll(cx, |send, cx| send.poll_write_chunk(cx, &mut chunk))
+            };
+            poll_fn(write).await?;
+        }
+        Ok(())
     }
 
     /// Ends the stream after the data written so far.
@@ -147,8 +177,7 @@ impl SendStream {
     /// # Errors
     /// See [`StreamError`].
     pub fn finish(&mut self) -> Result<(), StreamError> {
-        self.has_ended = true;
-        Ok(self.inner.finish()?)
+        self.end(squall::SendStream::finish)
     }
 
     /// Resets the stream: the peer's application gets `code`.
@@ -156,9 +185,25 @@ impl SendStream {
     /// # Errors
     /// See [`StreamError`].
     pub fn reset(&mut self, code: u32) -> Result<(), StreamError> {
-        self.has_ended = true;
         // §4.4: without the header the peer could not tell whose stream was reset.
-        Ok(self.inner.reset_at(to_http(code), self.header)?)
+        let header = self.header;
+        self.end(|send| send.reset_at(to_http(code), header))
+    }
+
+    fn end<E: Into<StreamError>>(
+        &mut self,
+        end: impl FnOnce(&mut squall::SendStream) -> Result<(), E>,
+    ) -> Result<(), StreamError> {
+        self.let_go();
+        let ended = self.half.call(end).ok_or(StreamError::Ended)?;
+        ended.map_err(Into::into)
+    }
+
+    /// The session no longer ends the stream.
+    fn let_go(&mut self) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            self.session.let_go(HalfId::send(self.id));
+        }
     }
 }
 
@@ -168,17 +213,18 @@ impl Drop for SendStream {
             // An error means that the stream has ended anyway.
             let _ = self.reset(0);
         }
+        self.let_go();
     }
 }
 
 impl AsyncWrite for SendStream {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = self.inner.poll_write(cx, data);
-        written.map_err(|error| StreamError::from(error).into())
+        self.poll(cx, |send, cx| send.poll_write(cx, data))
+            .map_err(Into::into)
     }
 
     /// Does nothing: written data is sent without a flush.
@@ -188,39 +234,51 @@ impl AsyncWrite for SendStream {
 
     /// Finishes the stream.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.has_ended = true;
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        self.let_go();
+        let shut =
+            |send: &mut squall::SendStream, cx: &mut Context<'_>| Pin::new(send).poll_shutdown(cx);
+        let result = ready!(self.half.poll(cx, shut));
+        Poll::Ready(result.unwrap_or_else(|| Err(StreamError::Ended.into())))
     }
 }
 
 /// The receiving half of a stream of a session. Dropping it before its end stops the stream with
-/// code 0.
+/// code 0. The end of the session stops it too, and drops data that has not been read.
 #[derive(Debug)]
 pub struct RecvStream {
-    inner: squall::RecvStream,
+    half: Arc<Half<squall::RecvStream>>,
+    id: StreamId,
     /// The bytes that came right after the stream's header.
     first: Bytes,
-    _session: Arc<TunnelHandle>,
+    /// Whether the stream has ended, so that the session no longer ends it.
+    has_ended: bool,
+    session: Arc<TunnelHandle>,
 }
 
 impl RecvStream {
+    /// `None` if the session has ended: the stream is stopped.
     pub(super) fn new(
         mut inner: squall::RecvStream,
         first: Bytes,
-        session: Arc<TunnelHandle>,
-    ) -> Self {
+        session: &Arc<TunnelHandle>,
+    ) -> Option<Self> {
         inner.set_drop_code(to_http(0));
-        Self {
-            inner,
+        let id = inner.id();
+        let half = Arc::new(Half::new(inner));
+        let held = Held::Recv(Arc::clone(&half));
+        session.hold(HalfId::recv(id), held).then(|| Self {
+            half,
+            id,
             first,
-            _session: session,
-        }
+            has_ended: false,
+            session: Arc::clone(session),
+        })
     }
 
     /// The id of the QUIC stream.
     #[must_use]
     pub fn id(&self) -> StreamId {
-        self.inner.id()
+        self.id
     }
 
     /// Reads the next chunk, at most `max` bytes, without copying it; `None` at the end.
@@ -229,11 +287,26 @@ impl RecvStream {
     /// # Errors
     /// See [`StreamError`].
     pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, StreamError> {
-        if !self.first.is_empty() {
-            let len = max.min(self.first.len());
-            return Ok(Some(self.first.split_to(len)));
+        poll_fn(|cx| self.poll_read_chunk(cx, max)).await
+    }
+
+    fn poll_read_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Result<Option<Bytes>, StreamError>> {
+        let first = &mut self.first;
+        let read = ready!(self.half.poll(cx, |recv, cx| {
+            if first.is_empty() {
+                return recv.poll_read_chunk(cx, max);
+            }
+            Poll::Ready(Ok(Some(first.split_to(max.min(first.len())))))
+        }));
+        let read = read.ok_or(StreamError::Ended).and_then(|read| Ok(read?));
+        if !matches!(read, Ok(Some(_))) {
+            self.let_go();
         }
-        Ok(self.inner.read_chunk(max).await?)
+        Poll::Ready(read)
     }
 
     /// Asks the peer to stop sending, with `code`.
@@ -241,7 +314,22 @@ impl RecvStream {
     /// # Errors
     /// See [`StreamError`].
     pub fn stop(&mut self, code: u32) -> Result<(), StreamError> {
-        Ok(self.inner.stop(to_http(code))?)
+        self.let_go();
+        let stop = |recv: &mut squall::RecvStream| recv.stop(to_http(code));
+        Ok(self.half.call(stop).ok_or(StreamError::Ended)??)
+    }
+
+    /// The session no longer ends the stream.
+    fn let_go(&mut self) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            self.session.let_go(HalfId::recv(self.id));
+        }
+    }
+}
+
+impl Drop for RecvStream {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 
@@ -251,12 +339,13 @@ impl AsyncRead for RecvStream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.first.is_empty() {
-            return Pin::new(&mut self.inner).poll_read(cx, buffer);
+        let room = buffer.remaining();
+        if room == 0 {
+            return Poll::Ready(Ok(()));
         }
-        let len = buffer.remaining().min(self.first.len());
-        buffer.put_slice(self.first.get(..len).unwrap_or_default());
-        self.first.advance(len);
+        if let Some(chunk) = ready!(self.poll_read_chunk(cx, room))? {
+            buffer.put_slice(chunk.get(..room).unwrap_or(&chunk));
+        }
         Poll::Ready(Ok(()))
     }
 }

@@ -5,9 +5,11 @@ mod common;
 mod hostile;
 mod messages;
 mod pool;
+mod priorities;
 #[cfg(feature = "qlog")]
 mod qlog;
 mod rules;
+mod session_end;
 mod shutdown;
 mod slow;
 mod stages;

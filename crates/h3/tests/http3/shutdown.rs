@@ -3,11 +3,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use http::Request;
 use squall::{CloseReason, TransportConfig};
-use squall_h3::{Code, server};
+use squall_h3::{Body, Code, server};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, oneshot};
 
@@ -213,4 +214,156 @@ async fn a_dropped_response_is_cancelled() {
     );
     // The service's future is dropped, and what it holds.
     assert!(within(waiting).await.is_err());
+}
+
+/// However many requests are in flight when the server ends, each is executed once, or is reported
+/// as unprocessed and not executed.
+// test: RFC 9114 §5.2
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_is_lost_or_executed_twice_when_a_server_ends() {
+    const COUNT: usize = 2000;
+    for on_worker in [false, true] {
+        let executed: Arc<Vec<AtomicUsize>> =
+            Arc::new((0..COUNT).map(|_| AtomicUsize::new(0)).collect());
+        let serve = || {
+            let transport = TransportConfig::default().max_concurrent_bidi_streams(300);
+            let site = Site::with(transport);
+            let executed = Arc::clone(&executed);
+            let service = Serve(move |request: Request<Body>| {
+                let executed = Arc::clone(&executed);
+                async move {
+                    let index: usize = request.uri().path()[1..].parse().unwrap();
+                    executed[index].fetch_add(1, Ordering::SeqCst);
+                    let body = read(request.into_body()).await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    response(body)
+                }
+            });
+            let builder = server::Builder::new();
+            let builder = if on_worker {
+                builder.on_worker()
+            } else {
+                builder
+            };
+            let (stop, stopped) = oneshot::channel::<()>();
+            let serving = builder.serve(site.endpoint.clone(), service);
+            let signal = async move { drop(stopped.await) };
+            (
+                site,
+                stop,
+                tokio::spawn(serving.with_graceful_shutdown(signal)),
+            )
+        };
+        let (first, stop, ending) = serve();
+        let (second, _stop, _) = serve();
+        let (client, other) = (first.client().await, second.client().await);
+        let mut requests = Vec::new();
+        let elsewhere = Arc::new(AtomicUsize::new(0));
+        for index in 0..COUNT {
+            let (client, other) = (client.clone(), other.clone());
+            let elsewhere = Arc::clone(&elsewhere);
+            requests.push(tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_micros(20 * index as u64)).await;
+                let text = format!("request {index}");
+                let request = || {
+                    let uri = format!("https://localhost/{index}");
+                    Request::post(uri).body(Body::from(text.clone())).unwrap()
+                };
+                let response = match client.send(request()).await {
+                    Ok(response) => response,
+                    Err(error) => {
+                        assert!(error.is_unprocessed(), "{index}: {error}");
+                        elsewhere.fetch_add(1, Ordering::SeqCst);
+                        other.send(request()).await.unwrap()
+                    }
+                };
+                assert_eq!(read(response.into_body()).await.unwrap(), text.as_bytes());
+            }));
+        }
+        tokio::time::sleep(Duration::from_millis(15)).await;
+        stop.send(()).unwrap();
+        for request in requests {
+            within(request).await.unwrap();
+        }
+        within(ending).await.unwrap();
+        let counts = executed.iter().map(|count| count.load(Ordering::SeqCst));
+        let wrong: Vec<_> = counts
+            .enumerate()
+            .filter(|(_, count)| *count != 1)
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        assert!(elsewhere.load(Ordering::SeqCst) > 0, "it ended too late");
+    }
+}
+
+/// A server that ends need not reset the requests that it does not process: it may leave them, and
+/// the client ends the connection. Nor does it have to allow more streams.
+// test: RFC 9114 §5.2
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_beyond_goaway_are_given_back_at_once() {
+    let transport = TransportConfig::default().max_concurrent_bidi_streams(2);
+    let site = Site::with(transport);
+    let endpoint = site.endpoint.clone();
+    let accepting = tokio::spawn(async move { endpoint.accept().await.unwrap().await.unwrap() });
+    let client = site.client().await;
+    let server = within(accepting).await.unwrap();
+    let mut control = server.open_uni().await.unwrap();
+    control.write_all(&[0, 4, 0]).await.unwrap();
+    let ask = || {
+        let client = client.clone();
+        tokio::spawn(async move { client.send(get("/")).await })
+    };
+    let first = ask();
+    let (mut send, _first) = within(server.accept_bi()).await.unwrap();
+    let second = ask();
+    let _second = within(server.accept_bi()).await.unwrap();
+    let third = ask();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // GOAWAY for all streams, and then from the second request on.
+    control
+        .write_all(&[7, 8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfc])
+        .await
+        .unwrap();
+    let error = within(third).await.unwrap().unwrap_err();
+    assert!(error.is_unprocessed(), "{error}");
+    assert!(!second.is_finished(), "it may still be processed");
+    control.write_all(&[7, 1, 4]).await.unwrap();
+    let error = within(second).await.unwrap().unwrap_err();
+    assert!(error.is_unprocessed(), "{error}");
+    // HEADERS with status 200, and content.
+    send.write_all(&[1, 3, 0, 0, 0xd9, 0, 1, b'x'])
+        .await
+        .unwrap();
+    send.finish().unwrap();
+    let response = within(first).await.unwrap().unwrap();
+    assert_eq!(read(response.into_body()).await.unwrap(), b"x");
+    // Nothing is left to wait for.
+    let reason = within(server.closed()).await;
+    assert!(is_graceful(&reason, true), "{reason}");
+}
+
+/// A request that was never sent may be sent again, though the server's GOAWAY has not arrived.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_were_not_sent_are_unprocessed() {
+    let transport = TransportConfig::default().max_concurrent_bidi_streams(1);
+    let site = Site::with(transport);
+    let endpoint = site.endpoint.clone();
+    let accepting = tokio::spawn(async move { endpoint.accept().await.unwrap().await.unwrap() });
+    let client = site.client().await;
+    let server = within(accepting).await.unwrap();
+    let ask = || {
+        let client = client.clone();
+        tokio::spawn(async move { client.send(get("/")).await })
+    };
+    let first = ask();
+    let _first = within(server.accept_bi()).await.unwrap();
+    let second = ask();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.close(Code::H3_NO_ERROR.0, b"");
+    let error = within(second).await.unwrap().unwrap_err();
+    assert!(error.is_unprocessed(), "{error}");
+    let error = within(first).await.unwrap().unwrap_err();
+    assert!(!error.is_unprocessed(), "{error}");
+    let error = within(ask()).await.unwrap().unwrap_err();
+    assert!(error.is_unprocessed(), "{error}");
 }

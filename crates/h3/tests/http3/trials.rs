@@ -1,7 +1,9 @@
 //! Trials: clients and a server exchange requests of all kinds at once, over a network that loses
 //! datagrams. What both ends do follows from a seed, though not the order in which it happens.
 
+use std::collections::HashSet;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,12 +13,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body::{Body as _, Frame};
 use squall::TransportConfig;
 use squall_h3::client::SendRequest;
-use squall_h3::{Body, Config, Error};
+use squall_h3::{Body, Config, Error, Informational, OnInformational, Protocol, server};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::common::proxy::{Faults, Proxy};
-use crate::common::{Site, get, start, within};
+use crate::common::{Serve, Site, get, within};
 
 /// Seeds tried by default; `SQUALL_H3_TRIALS=17` tries only one, and `100..900` a range.
 const SEEDS: std::ops::Range<u64> = 0..12;
@@ -133,6 +136,10 @@ struct Exchange {
     reading: Reading,
     thinks: Option<Duration>,
     cancel: Cancel,
+    /// Responses before the final one.
+    hints: usize,
+    /// An extended CONNECT request, whose response is what the client sends.
+    is_tunnel: bool,
 }
 
 impl Exchange {
@@ -144,7 +151,7 @@ impl Exchange {
         let status = rng.pick(&[200, 200, 200, 404, 500, 204, 304]);
         let status = StatusCode::from_u16(status).unwrap();
         let empty = [204, 304].contains(&status.as_u16()) || method == Method::HEAD;
-        Self {
+        let mut exchange = Self {
             method,
             request: rng.message(uploads),
             status,
@@ -163,7 +170,25 @@ impl Exchange {
                 1 => Cancel::After(rng.below(50_000)),
                 _ => Cancel::Never,
             },
+            hints: if rng.chance(15) { 1 + rng.below(3) } else { 0 },
+            is_tunnel: rng.chance(10),
+        };
+        if exchange.is_tunnel {
+            exchange.method = Method::CONNECT;
+            exchange.status = StatusCode::OK;
+            exchange.request = Message {
+                has_length: false,
+                trailers: None,
+                fails_after: None,
+                ..rng.message(true)
+            };
+            exchange.response = Message {
+                size: exchange.request.size,
+                ..rng.message(false)
+            };
+            exchange.response.has_length = false;
         }
+        exchange
     }
 }
 
@@ -320,17 +345,55 @@ impl Message {
     }
 }
 
-async fn answer(seed: u64, request: Request<Body>) -> Response<Source> {
+/// The body of a response: as planned, or what the client sends.
+enum Answer {
+    Source(Box<Source>),
+    Echo(Body),
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match &mut *self {
+            Self::Source(source) => Pin::new(source).poll_frame(cx).map_err(Into::into),
+            Self::Echo(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+        }
+    }
+}
+
+/// The numbers of the requests that a server has begun.
+type Begun = Arc<Mutex<HashSet<u64>>>;
+
+async fn answer(seed: u64, begun: Begun, request: Request<Body>) -> Response<Answer> {
     let Some(number) = request.headers().get(NUMBER) else {
         let last = Rng(0).message(false);
-        return Response::new(last.source());
+        return Response::new(Answer::Source(Box::new(last.source())));
     };
     let number: u64 = number.to_str().unwrap().parse().unwrap();
+    assert!(
+        begun.lock().unwrap().insert(number),
+        "seed {seed}: {number} again"
+    );
     let plan = Exchange::drawn(seed, number);
     let what = format!("seed {seed}, request {number}");
     assert_eq!(request.method(), plan.method, "{what}");
     plan.request.check_fields(request.headers(), &what);
+    for n in 0..plan.hints {
+        let informational = request.extensions().get::<Informational>().unwrap();
+        let hint = Response::builder().status(103).header(NUMBER, n).body(());
+        informational.send(hint.unwrap()).unwrap();
+    }
     let mut body = request.into_body();
+    if plan.is_tunnel {
+        let mut answer = Response::new(Answer::Echo(body));
+        plan.response.write_fields(answer.headers_mut());
+        return answer;
+    }
     let cancelled = !matches!(plan.cancel, Cancel::Never) || plan.response.fails_after.is_some();
     match plan.reading {
         Reading::All => {
@@ -350,21 +413,33 @@ async fn answer(seed: u64, request: Request<Body>) -> Response<Source> {
     if let Some(time) = plan.thinks {
         sleep(time).await;
     }
-    let mut answer = Response::new(plan.response.source());
+    let mut answer = Response::new(Answer::Source(Box::new(plan.response.source())));
     *answer.status_mut() = plan.status;
     plan.response.write_fields(answer.headers_mut());
     answer
 }
 
-async fn exchange(client: SendRequest, seed: u64, number: u64) {
+/// `ending`: the requests that the server has begun, which may end at any time.
+async fn exchange(client: SendRequest, seed: u64, number: u64, ending: Option<Begun>) {
     let plan = Exchange::drawn(seed, number);
     let what = format!("seed {seed}, response {number}");
     let mut request = Request::new(plan.request.source());
     *request.method_mut() = plan.method.clone();
     *request.uri_mut() = format!("https://localhost/{}", number % 7).parse().unwrap();
     plan.request.write_fields(request.headers_mut());
-    let number = HeaderValue::from(number);
-    request.headers_mut().insert(NUMBER, number);
+    let value = HeaderValue::from(number);
+    request.headers_mut().insert(NUMBER, value);
+    if plan.is_tunnel {
+        let protocol = Protocol::from_static("echo");
+        request.extensions_mut().insert(protocol);
+    }
+    let hints = Arc::new(Mutex::new(Vec::new()));
+    let hinted = Arc::clone(&hints);
+    let on_informational = OnInformational::new(move |hint| {
+        let number = hint.headers()[NUMBER].to_str().unwrap().parse::<usize>();
+        hinted.lock().unwrap().push(number.unwrap());
+    });
+    request.extensions_mut().insert(on_informational);
     let sending = client.send(request);
     let result = match plan.cancel {
         Cancel::BeforeHead(time) => match timeout(time, sending).await {
@@ -376,6 +451,11 @@ async fn exchange(client: SendRequest, seed: u64, number: u64) {
     let upload_fails = plan.request.fails_after.is_some();
     let response = match result {
         Ok(response) => response,
+        Err(error) if error.is_unprocessed() => {
+            let begun = ending.unwrap_or_else(|| panic!("{what}: {error}"));
+            assert!(!begun.lock().unwrap().contains(&number), "{what}");
+            return;
+        }
         Err(error) => {
             let fails = upload_fails || plan.response.fails_after.is_some();
             assert!(fails, "{what}: {error}");
@@ -386,6 +466,8 @@ async fn exchange(client: SendRequest, seed: u64, number: u64) {
     if !early {
         assert_eq!(response.status(), plan.status, "{what}");
         plan.response.check_fields(response.headers(), &what);
+        let expected: Vec<_> = (0..plan.hints).collect();
+        assert_eq!(*hints.lock().unwrap(), expected, "{what}");
     }
     let most = match plan.cancel {
         Cancel::After(most) => most,
@@ -413,6 +495,8 @@ fn config(rng: &mut Rng) -> Config {
         .qpack_encoder_table_capacity(rng.pick(&[0, 4096, 65_536]))
         .qpack_blocked_streams(rng.pick(&[0, 1, 16]))
         .max_field_section_size(1 << 20)
+        .informational(true)
+        .enable_connect_protocol(true)
 }
 
 async fn trial(seed: u64) {
@@ -420,9 +504,22 @@ async fn trial(seed: u64) {
     let site = Site::with(transport(rng));
     let on_worker = rng.chance(50);
     let server = config(rng);
-    start(&site, server, on_worker, move |request| {
-        answer(seed, request)
+    let begun = Begun::default();
+    let service = Serve({
+        let begun = Arc::clone(&begun);
+        move |request| answer(seed, Arc::clone(&begun), request)
     });
+    let mut builder = server::Builder::new().config(server);
+    if on_worker {
+        builder = builder.on_worker();
+    }
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = builder.serve(site.endpoint.clone(), service);
+    let serving = serving.with_graceful_shutdown(async { drop(stopped.await) });
+    let serving = tokio::spawn(serving);
+    // When the server ends.
+    let mut stop = Some(stop);
+    let ends = (rng.chance(25)).then(|| Duration::from_micros(rng.next() % 40_000));
     let faults = Faults {
         loss: rng.pick(&[0, 0, 3, 10]),
         reordering: rng.pick(&[0, 5, 20]),
@@ -436,8 +533,18 @@ async fn trial(seed: u64) {
         let all = 1 + rng.below(40) as u64;
         let numbers = (0..all).map(|n| connection * 1000 + n);
         let exchanges: JoinSet<()> = numbers
-            .map(|number| exchange(client.clone(), seed, number))
+            .map(|number| {
+                let ending = ends.map(|_| Arc::clone(&begun));
+                exchange(client.clone(), seed, number, ending)
+            })
             .collect();
+        if let Some(time) = ends {
+            sleep(time).await;
+            stop.take();
+            exchanges.join_all().await;
+            within(serving).await.unwrap();
+            return;
+        }
         exchanges.join_all().await;
         // The connection is as good as new.
         let last = within(client.send(get("/last"))).await;

@@ -14,12 +14,14 @@ use tokio::sync::mpsc;
 
 use crate::common::{Serve, Site, get, within};
 
-fn uri() -> Uri {
+pub(crate) fn uri() -> Uri {
     Uri::from_static("https://localhost/session")
 }
 
 /// A server that hands out its sessions.
-async fn start(on_worker: bool) -> (Site, SendRequest, mpsc::UnboundedReceiver<Session>) {
+pub(crate) async fn start(
+    on_worker: bool,
+) -> (Site, SendRequest, mpsc::UnboundedReceiver<Session>) {
     let site = Site::new();
     let (give, sessions) = mpsc::unbounded_channel();
     let config = Config::new().webtransport(4);
@@ -49,7 +51,7 @@ async fn start(on_worker: bool) -> (Site, SendRequest, mpsc::UnboundedReceiver<S
     (site, client, sessions)
 }
 
-async fn session(client: &SendRequest) -> Session {
+pub(crate) async fn session(client: &SendRequest) -> Session {
     let session = within(webtransport::connect(client, uri(), HeaderMap::new()));
     session.await.unwrap().unwrap()
 }
@@ -195,7 +197,7 @@ async fn a_malformed_end_is_an_end() {
 }
 
 /// A body that never ends after its first data.
-struct Endless(Option<Bytes>);
+pub(crate) struct Endless(pub(crate) Option<Bytes>);
 
 impl http_body::Body for Endless {
     type Data = Bytes;

@@ -1,0 +1,111 @@
+//! Halves of streams that two parties have: the application, which uses one, and the session that
+//! the stream belongs to, which ends it with itself.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use squall::{RecvStream, SendStream, StreamId};
+
+use crate::error::Code;
+use crate::lock::lock;
+
+/// One half of a stream.
+pub(crate) struct Half<S>(Mutex<State<S>>);
+
+struct State<S> {
+    stream: S,
+    /// The task that waits for the stream. The transport does not wake it when this end gives the
+    /// stream up.
+    waiting: Option<Waker>,
+    is_gone: bool,
+}
+
+impl<S> Half<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self(Mutex::new(State {
+            stream,
+            waiting: None,
+            is_gone: false,
+        }))
+    }
+
+    /// Polls the stream; `None` if the session has ended.
+    pub(crate) fn poll<R>(
+        &self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(&mut S, &mut Context<'_>) -> Poll<R>,
+    ) -> Poll<Option<R>> {
+        let mut state = lock(&self.0);
+        if state.is_gone {
+            return Poll::Ready(None);
+        }
+        let polled = poll(&mut state.stream, cx);
+        if polled.is_ready() {
+            state.waiting = None;
+        } else if !(state.waiting.as_ref()).is_some_and(|waker| waker.will_wake(cx.waker())) {
+            state.waiting = Some(cx.waker().clone());
+        }
+        polled.map(Some)
+    }
+
+    /// Calls the stream; `None` if the session has ended.
+    pub(crate) fn call<R>(&self, call: impl FnOnce(&mut S) -> R) -> Option<R> {
+        let mut state = lock(&self.0);
+        (!state.is_gone).then(|| call(&mut state.stream))
+    }
+
+    /// The session has ended, and the stream with it.
+    fn end(&self, end: impl FnOnce(&mut S)) {
+        let mut state = lock(&self.0);
+        state.is_gone = true;
+        end(&mut state.stream);
+        let waiting = state.waiting.take();
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A half that its session ends.
+#[derive(Clone, Debug)]
+pub(crate) enum Held {
+    /// Also the length of the header that says which session the stream belongs to; 0 on streams of
+    /// the peer.
+    Send(Arc<Half<SendStream>>, u64),
+    Recv(Arc<Half<RecvStream>>),
+}
+
+/// Identifies a half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum HalfId {
+    Send(u64),
+    Recv(u64),
+}
+
+impl HalfId {
+    pub(crate) const fn send(id: StreamId) -> Self {
+        Self::Send(id.0)
+    }
+
+    pub(crate) const fn recv(id: StreamId) -> Self {
+        Self::Recv(id.0)
+    }
+}
+
+impl Held {
+    /// Ends the half with its session (draft-ietf-webtrans-http3 §6).
+    pub(crate) fn end(&self) {
+        let code = Code::WT_SESSION_GONE.0;
+        // An error means that the stream has ended anyway.
+        match self {
+            Self::Send(half, header) => half.end(|send| drop(send.reset_at(code, *header))),
+            Self::Recv(half) => half.end(|recv| drop(recv.stop(code))),
+        }
+    }
+}
+
+impl<S> fmt::Debug for Half<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Half").finish_non_exhaustive()
+    }
+}
