@@ -144,8 +144,8 @@ impl Raw {
         }
         let mut frame = vec![1, section.len() as u8];
         frame.extend_from_slice(&section);
-        send.write_all(&frame).await.unwrap();
-        send.finish().unwrap();
+        // At once: a server that needs no more than the head stops the stream.
+        send.write_last(&frame).await.unwrap();
     }
 
     /// The ids of the requests in the order in which their responses end.

@@ -55,6 +55,7 @@ async fn streams_in_use_end_with_their_session() {
         let near = session(&client).await;
         let far = within(sessions.recv()).await.unwrap();
         let mut idle = Vec::new();
+        let mut idle_halves = Vec::new();
         let mut waiting = Vec::new();
         for (a, b) in [(&near, &far), (&far, &near)] {
             let (mut send, recv) = within(a.open_bi()).await.unwrap();
@@ -65,19 +66,23 @@ async fn streams_in_use_end_with_their_session() {
             // One waits to read, and one for credit.
             let (mut send, mut recv) = within(a.open_bi()).await.unwrap();
             send.write_all(b"x").await.unwrap();
-            let (_keep, mut their_recv) = within(b.accept_bi()).await.unwrap();
+            let (their_send, mut their_recv) = within(b.accept_bi()).await.unwrap();
+            idle_halves.push(their_send);
             waiting.push(tokio::spawn(async move {
-                let _keep = _keep;
                 let all = vec![0; 64 << 20];
                 let written = send.write_chunk(all.into()).await;
                 assert_eq!(written, Err(StreamError::Ended));
             }));
             waiting.push(tokio::spawn(async move {
                 assert_eq!(recv.read_chunk(1).await, Err(StreamError::Ended));
-                while let Ok(read) = their_recv.read_chunk(1).await {
-                    assert!(read.is_some());
+                let error = loop {
+                    match their_recv.read_chunk(1).await {
+                        Ok(read) => assert!(read.is_some()),
+                        Err(error) => break error,
+                    }
                     tokio::time::sleep(Duration::from_millis(10)).await;
-                }
+                };
+                assert_eq!(error, StreamError::Ended);
             }));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -215,6 +220,7 @@ async fn a_session_keeps_only_streams_in_use() {
         "{count} streams: closed in {closed_in:?}, all in {:?}",
         begin.elapsed()
     );
+    within(far.closed()).await;
     assert!(is_empty(&near) && is_empty(&far), "{near:?} {far:?}");
 }
 
