@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 
 use crate::endpoint::Endpoint;
@@ -56,7 +56,9 @@ impl Endpoint {
     /// [`connect`](Self::connect) fails, and so do [`rebind`](Self::rebind) and
     /// [`restart_worker`](Self::restart_worker). The other process reads the sockets and forwards
     /// what belongs to connections of this one, which goes on sending through them. If the other
-    /// process ends first, this one reads the sockets again.
+    /// process ends first, this one reads the sockets again, and does not answer attempts. Call
+    /// this again to wait for that, and then for another successor: otherwise the port stays in use
+    /// until this process ends.
     ///
     /// The successor gets the keys of stateless resets and tokens, so that clients can follow a
     /// Retry of this process to it, and duplicates of `descriptors`, at most 253: a TCP listener on
@@ -131,39 +133,49 @@ impl Handover {
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let (common, _) = self.endpoint.workers();
-        let _only_one = common.handover.lock().await;
+        let mut closed = pin!(common.closed());
+        let mut waiting = pin!(self.wait());
+        poll_fn(|cx| {
+            if closed.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(ended()));
+            }
+            waiting.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Waits for a successor.
+    async fn wait(&self) -> io::Result<()> {
+        let (common, _) = self.endpoint.workers();
+        let mut links = common.handover.lock().await;
+        // While the last successor runs, the port is its own.
+        while let Some(link) = links.last_mut() {
+            let _ = link.await;
+            links.pop();
+        }
         loop {
             let listener = Listener::bind(&self.path)?;
-            let result = match self.successor(&listener).await {
-                Ok(Some(successor)) => self.hand_over(&successor, listener).await,
-                Ok(None) => return Err(ended()),
+            let result = match listener.accept().await {
+                Ok(channel) => self.hand_over(&Successor(channel), listener).await,
                 Err(error) => Err(error),
             };
             match result {
-                Ok(()) => return Ok(()),
+                Ok(new) => {
+                    *links = new;
+                    return Ok(());
+                }
                 Err(error) => crate::warnings::not_handed_over(&self.path, &error),
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// The next process that asks; `None` if the endpoint is closed.
-    async fn successor(&self, listener: &Listener) -> io::Result<Option<Successor>> {
-        let (common, _) = self.endpoint.workers();
-        let mut closed = pin!(common.closed());
-        let mut accepted = pin!(listener.accept());
-        let accepted = poll_fn(|cx| {
-            if closed.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            accepted.as_mut().poll(cx).map(Some)
-        });
-        let channel = accepted.await.transpose()?;
-        Ok(channel.map(Successor))
-    }
-
-    /// Hands over to a process that has asked.
-    async fn hand_over(&self, successor: &Successor, listener: Listener) -> io::Result<()> {
+    /// Hands over to a process that has asked. Returns the tasks that take what it forwards.
+    async fn hand_over(
+        &self,
+        successor: &Successor,
+        listener: Listener,
+    ) -> io::Result<Vec<JoinHandle<()>>> {
         let prepared = match self.prepare() {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -193,10 +205,9 @@ impl Handover {
         successor.expect(Word::Done, TO_START).await?;
         // Nothing can interrupt the rest: the port is the successor's exactly if it is told so.
         successor.send(&Word::Done.bytes(), &[])?;
-        stopped.done();
         let (common, _) = self.endpoint.workers();
-        common.close();
-        Ok(())
+        common.on_handed_over();
+        Ok(stopped.done())
     }
 
     /// A worker's links to the predecessors of this process that still run.
@@ -256,7 +267,7 @@ impl Successor {
 struct Stopped {
     workers: Vec<Arc<Shared>>,
     /// The tasks that take what the successor forwards.
-    links: Vec<AbortHandle>,
+    links: Vec<JoinHandle<()>>,
     is_done: bool,
 }
 
@@ -285,7 +296,7 @@ impl Stopped {
                 // The successor has ended.
                 shared.read_again();
             });
-            stopped.links.push(task.abort_handle());
+            stopped.links.push(task);
         }
         for worker in workers {
             worker.stop_reading().await.map_err(|_| ended())?;
@@ -293,8 +304,10 @@ impl Stopped {
         Ok(stopped)
     }
 
-    fn done(mut self) {
+    /// They stay stopped until the successor has ended, as the returned tasks then have.
+    fn done(mut self) -> Vec<JoinHandle<()>> {
         self.is_done = true;
+        std::mem::take(&mut self.links)
     }
 }
 
@@ -303,7 +316,7 @@ impl Drop for Stopped {
         if self.is_done {
             return;
         }
-        self.links.iter().for_each(AbortHandle::abort);
+        self.links.iter().for_each(JoinHandle::abort);
         for worker in &self.workers {
             worker.read_again();
         }

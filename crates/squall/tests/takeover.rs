@@ -338,7 +338,8 @@ async fn a_handover_that_is_cancelled_leaves_one_owner() {
                 .map(|takeover| builder.take_over(takeover).bind())
                 .transpose()
         });
-        tokio::time::sleep(Duration::from_micros(delay)).await;
+        // The runtime's timers are not this precise.
+        std::thread::sleep(Duration::from_micros(delay));
         handed_over.abort();
         match within(successor).await.unwrap() {
             Ok(Some(successor)) => {
@@ -358,7 +359,7 @@ async fn a_handover_that_is_cancelled_leaves_one_owner() {
         assert!(is_alive(&connection).await, "{taken_over} {kept}");
         let new = connect(&client, address).await;
         assert!(is_alive(&new).await, "{taken_over} {kept}");
-        assert!(taken_over + kept < 1000);
+        assert!(taken_over + kept < 1000, "{taken_over} {kept}");
     }
 }
 
@@ -387,6 +388,24 @@ async fn a_predecessor_whose_successor_ends_reads_again() {
     for connection in &connections {
         assert!(is_alive(connection).await);
     }
+    // Another process can take the port.
+    let handed_over = world.place.wait_at(&first).await;
+    let takeover = world.request().unwrap().unwrap();
+    let third = world.server().take_over(takeover).bind().unwrap();
+    within(handed_over).await.unwrap().unwrap();
+    let _serving = echo(&third);
+    for connection in &connections {
+        assert!(is_alive(connection).await);
+    }
+    assert!(is_alive(&connect(&client, address).await).await);
+    first.close(0, b"");
+    assert_eq!(
+        within(first.hand_over(&world.place.path, &[]))
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::NotConnected
+    );
 }
 
 #[tokio::test]
@@ -486,6 +505,10 @@ async fn who_may_listen_at_the_path() {
         async move { within(endpoint.hand_over(path, &[])).await.unwrap_err() }
     };
     assert!(world.request().unwrap().is_none());
+    // A process that could not listen in its turn does not begin.
+    let nowhere = world.place.folder.join("nothing/takeover");
+    let error = Takeover::request(nowhere).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
     let endpoint = world.server().bind().unwrap();
     let waiting = world.place.wait_at(&endpoint).await;
     // Somebody already does.
@@ -505,6 +528,10 @@ async fn who_may_listen_at_the_path() {
     std::fs::write(&world.place.path, b"precious").unwrap();
     let error = hand_over(&endpoint, &world.place.path).await;
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    assert_eq!(
+        world.request().unwrap_err().kind(),
+        ErrorKind::AlreadyExists
+    );
     assert_eq!(std::fs::read(&world.place.path).unwrap(), b"precious");
     std::fs::remove_file(&world.place.path).unwrap();
     // A process that was killed leaves a socket.
@@ -523,7 +550,8 @@ async fn who_may_listen_at_the_path() {
     .await;
     let _second = world.server().take_over(takeover).bind().unwrap();
     within(waiting).await.unwrap().unwrap();
-    // What is handed over cannot be handed over again.
+    // What is closed cannot be handed over.
+    endpoint.close(0, b"");
     let error = hand_over(&endpoint, &world.place.path).await;
     assert_eq!(error.kind(), ErrorKind::NotConnected);
 }
@@ -555,7 +583,7 @@ async fn another_user_gets_nothing() {
     if let Some(path) = std::env::var_os(PATH) {
         // The other user.
         let error = Takeover::request(path).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+        assert!(error.to_string().ends_with("to user 65534"), "{error}");
         return;
     }
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {

@@ -94,6 +94,9 @@ async fn run(args: &Serve) -> Result<()> {
     let mut signals = Signals::new()?;
     let certificate = Arc::new(Certificate::new(source(args))?);
     let metrics = Arc::<Metrics>::default();
+    // Whatever can fail comes before the ports are taken from a server that runs.
+    let mut site = site(args, Arc::clone(&metrics))?;
+    let mut input = pin!(input(args.until_eof)?);
     let (close, closing) = flag::channel(false);
     let (stop, stopping) = flag::channel(false);
     let mut inherited = match &args.takeover {
@@ -121,7 +124,6 @@ async fn run(args: &Serve) -> Result<()> {
     let listener = Arc::new(listener);
     listeners.push(Arc::clone(&listener));
     let address = listener.local_addr().map_err(context("local address"))?;
-    let mut site = site(args, metrics)?;
     if let Some(endpoint) = &endpoint {
         let transport = Transport::new(endpoint.clone(), args.stage_times);
         // Set only here.
@@ -149,24 +151,23 @@ async fn run(args: &Serve) -> Result<()> {
         });
         tokio::spawn(server.run(endpoint.clone()));
     }
-    let mut input = pin!(input(args.until_eof)?);
-    let mut handed_over = Box::pin(hand_over(args, endpoint.clone(), listeners));
+    // The listeners close when they are no longer accepted from, unless there is a successor.
+    let successor = (args.takeover.as_ref())
+        .zip(endpoint.clone())
+        .map(|(path, endpoint)| Successor::new(path, endpoint, listeners));
+    let mut handed_over = Box::pin(hand_over(successor.as_ref()));
     announce(address, endpoint.is_some(), &certificate);
     let has_successor = loop {
         let signal = tokio::select! {
             signal = signals.next() => signal,
             () = &mut input => Signal::Stop,
-            result = &mut handed_over => {
-                result?;
-                break true;
-            }
+            () = &mut handed_over => break true,
         };
         match signal {
             Signal::Reload => reload(&certificate, &site).await,
             Signal::Stop => break false,
         }
     };
-    // The TCP ports close with their last copies.
     drop(handed_over);
     let everything = async {
         let _ = accepting.await;
@@ -177,10 +178,18 @@ async fn run(args: &Serve) -> Result<()> {
     let mut ending = Ending { signals, stop };
     if has_successor {
         say("handed over; this process finishes its requests");
-        ending
-            .take_your_time(args.timeouts.grace_period, everything)
-            .await;
+        let again = async {
+            loop {
+                hand_over(successor.as_ref()).await;
+            }
+        };
+        tokio::select! {
+            () = ending.take_your_time(args.timeouts.grace_period, everything) => {}
+            () = again => {}
+        }
     } else {
+        // The TCP ports close with their last copies.
+        drop(successor);
         ending.hurry(args.timeouts.grace_period, everything).await;
     }
     if let Some(endpoint) = endpoint {
@@ -190,18 +199,10 @@ async fn run(args: &Serve) -> Result<()> {
 }
 
 /// Ends when a successor has the ports; without `--takeover`, never.
-async fn hand_over(
-    args: &Serve,
-    endpoint: Option<Endpoint>,
-    listeners: Vec<Arc<TcpListener>>,
-) -> Result<()> {
-    match (&args.takeover, endpoint) {
-        (Some(path), Some(endpoint)) => Successor::new(path, endpoint, listeners)?.wait().await,
-        _ => {
-            // The listeners close when they are no longer accepted from.
-            drop(listeners);
-            std::future::pending().await
-        }
+async fn hand_over(successor: Option<&Successor>) {
+    match successor {
+        Some(successor) => successor.wait().await,
+        None => std::future::pending().await,
     }
 }
 

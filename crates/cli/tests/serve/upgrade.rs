@@ -128,18 +128,93 @@ fn a_server_that_was_replaced_can_still_be_stopped() {
     assert_eq!(second.stop(), Some(0));
 }
 
+/// A successor that is killed while its predecessor still has requests can be replaced.
 #[test]
-fn a_server_with_other_settings_is_refused_in_one_line() {
+fn the_ports_survive_a_successor_that_crashes() {
     let releases = Releases::new();
     let first = releases.start(0, &releases.old);
-    let other = std::process::Command::new(env!("CARGO_BIN_EXE_squall"))
-        .args(["serve", "--listen", "127.0.0.1:9", "--takeover"])
-        .args([&releases.path, releases.new.path()])
+    run(async {
+        let mut client = first.connect(Version::Http3).await;
+        let request = Request::get("/large").body(whole("")).expect("a request");
+        let mut body = client.send(request).await.expect("a response").into_body();
+        body.frame().await.expect("a frame").expect("data");
+        let start = || tokio::task::block_in_place(|| releases.start(first.port, &releases.new));
+        let mut second = start();
+        second.process.kill().expect("it runs");
+        tokio::task::block_in_place(|| second.process.wait()).expect("it ends");
+        // As a supervisor does. The predecessor needs a moment to notice.
+        while !std::path::Path::new(&releases.path).exists() {
+            tokio::task::yield_now().await;
+        }
+        let third = start();
+        for version in ALL {
+            let mut client = first.connect(version).await;
+            assert_eq!(client.get("/", &[]).await.2, "new");
+        }
+        let mut len = 0;
+        while let Some(frame) = body.frame().await {
+            len += frame.expect("data").data_ref().map_or(0, Bytes::len);
+        }
+        assert!(len > LARGE / 2, "{len}");
+        assert_eq!(third.stop(), Some(0));
+    });
+}
+
+/// What a server that cannot start prints: one line.
+fn error_of(args: &[&str]) -> String {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_squall"))
+        .arg("serve")
+        .args(args)
         .output()
         .expect("the binary runs");
-    let error = String::from_utf8(other.stderr).expect("text");
+    assert!(!output.status.success());
+    let error = String::from_utf8(output.stderr).expect("text");
     assert_eq!(error.lines().count(), 1, "{error}");
-    let expected = format!("it listens on 127.0.0.1:{}, not on 127.0.0.1:9", first.port);
+    error
+}
+
+#[test]
+fn a_successor_that_cannot_start_changes_nothing() {
+    let releases = Releases::new();
+    let first = releases.start(0, &releases.old);
+    let listen = format!("127.0.0.1:{}", first.port);
+    let common = ["--listen", &listen, "--takeover", &releases.path];
+    let nowhere = format!("{}/nowhere", releases.new.path());
+    let log = format!("{nowhere}/log");
+    for args in [
+        &[nowhere.as_str()][..],
+        &["--cert", &nowhere, "--key", &nowhere, releases.new.path()],
+        &["--quic-host-key", &nowhere, releases.new.path()],
+        &["--metrics", "192.0.2.1:1", releases.new.path()],
+        &[
+            "--access-log",
+            "json",
+            "--access-log-file",
+            &log,
+            releases.new.path(),
+        ],
+    ] {
+        error_of(&[&common[..], args].concat());
+    }
+    let error = error_of(&[
+        "--takeover",
+        &log,
+        "--listen",
+        "127.0.0.1:0",
+        releases.new.path(),
+    ]);
+    assert!(error.contains("cannot take over at"), "{error}");
+    let error = error_of(&[
+        "--listen",
+        "127.0.0.1:9",
+        "--takeover",
+        &releases.path,
+        releases.new.path(),
+    ]);
+    let expected = format!(
+        "the server that runs listens on 127.0.0.1:{}, not on 127.0.0.1:9",
+        first.port
+    );
     assert!(error.contains(&expected), "{error}");
     run(async {
         let mut client = first.connect(Version::Http3).await;
@@ -174,11 +249,6 @@ fn a_host_key_outlives_the_process() {
 fn a_short_host_key_is_refused_in_one_line() {
     let folder = Folder::new();
     let key = folder.write("host.key", [7; 31]);
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_squall"))
-        .args(["serve", "--quic-host-key", &key, folder.path()])
-        .output()
-        .expect("the binary runs");
-    let error = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(error.lines().count(), 1, "{error}");
+    let error = error_of(&["--quic-host-key", &key, folder.path()]);
     assert!(error.contains("32 to 4096 random bytes"), "{error}");
 }

@@ -17,6 +17,9 @@ use rustix::net::{
     accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, socketpair,
 };
 
+use super::message::Word;
+use rustix::process::{Uid, geteuid};
+
 use crate::sys::{self, Watched};
 
 /// The most descriptors of one message (unix(7), SCM_RIGHTS).
@@ -60,12 +63,15 @@ impl Channel {
                     io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
                 ) =>
             {
+                check_place(path)?;
                 return Ok(None);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(unanswered()),
             Err(error) => return Err(error),
         }
-        check_peer(&fd)?;
+        if let Some(user) = stranger(&fd)? {
+            return Err(other_user("the running process", user, geteuid()));
+        }
         Ok(Some(Self(fd)))
     }
 
@@ -150,18 +156,17 @@ fn receive(from: &OwnedFd, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Resul
     Ok(received.bytes)
 }
 
-/// A process of another user gets, and provides, nothing.
-fn check_peer(fd: &OwnedFd) -> io::Result<()> {
-    let (peer, own) = (socket_peercred(fd)?.uid, rustix::process::geteuid());
-    if peer == own || peer.is_root() {
-        return Ok(());
-    }
-    let why = format!(
-        "the other process belongs to user {}, and this one to user {}",
-        peer.as_raw(),
-        own.as_raw()
-    );
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+/// The user of the process at the other end, unless it may have everything that this one has.
+fn stranger(fd: &OwnedFd) -> io::Result<Option<Uid>> {
+    let peer = socket_peercred(fd)?.uid;
+    let is_welcome = peer.is_root() || peer == geteuid();
+    Ok((!is_welcome).then_some(peer))
+}
+
+fn other_user(who: &str, theirs: Uid, this: Uid) -> io::Error {
+    let (theirs, this) = (theirs.as_raw(), this.as_raw());
+    let why = format!("{who} belongs to user {theirs}, and this one to user {this}");
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
 impl AsFd for Channel {
@@ -207,7 +212,11 @@ impl Listener {
             let accepted = ready.try_io(|fd| Ok(accept_with(fd.get_ref(), flags)?));
             if let Ok(accepted) = accepted {
                 let channel = accepted?;
-                check_peer(&channel)?;
+                if let Some(user) = stranger(&channel)? {
+                    let (word, reason) = (Word::Refused.bytes(), other_user("it", geteuid(), user));
+                    let _ = send(&channel, &[&word, reason.to_string().as_bytes()], &[]);
+                    return Err(other_user("a process that asked", user, geteuid()));
+                }
                 return sys::watch(channel).map(WatchedChannel);
             }
         }
@@ -231,6 +240,23 @@ pub(super) fn unanswered() -> io::Error {
 fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     socket_with(family, kind, flags, None).map_err(io::Error::from)
+}
+
+/// Checks that this process can listen at `path`, where nobody does: it will want to.
+fn check_place(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt as _;
+    if let Ok(found) = std::fs::symlink_metadata(path)
+        && !found.file_type().is_socket()
+    {
+        let why = format!("{} exists and is not a socket", path.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}", std::process::id()));
+    let beside = Path::new(&beside);
+    let fd = new_socket(SocketFlags::CLOEXEC)?;
+    bind(&fd, &SocketAddrUnix::new(beside)?)?;
+    std::fs::remove_file(beside)
 }
 
 /// Whether there is a socket at `path` at which nobody listens.

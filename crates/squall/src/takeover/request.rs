@@ -31,14 +31,16 @@ pub struct Takeover {
 
 impl Takeover {
     /// Asks the process that [hands over](crate::Endpoint::hand_over) its port at `path`. Returns
-    /// `None` if no process listens there: the first one to run binds its port itself.
+    /// `None` if no process listens there: the first one to run binds its port itself. In that case
+    /// it checks that this process can listen there in its turn.
     ///
     /// Blocks until the other process answers, usually for less than a millisecond.
     ///
     /// # Errors
-    /// The other process cannot hand over its port (`Other`, with its reason), does not answer
-    /// within ten seconds (`TimedOut`), belongs to another user (`PermissionDenied`) or speaks
-    /// another version of the protocol (`InvalidData`); or the system refused.
+    /// The other process does not hand over its port (`Other`, with its reason), does not answer
+    /// within ten seconds (`TimedOut`), has ended (`ConnectionAborted`), belongs to another user
+    /// (`PermissionDenied`) or speaks another version of the protocol (`InvalidData`); there is
+    /// something else than a socket at `path` (`AlreadyExists`); or the system refused.
     pub fn request(path: impl AsRef<Path>) -> io::Result<Option<Self>> {
         let Some(channel) = Channel::connect(path.as_ref(), PATIENCE)? else {
             return Ok(None);
@@ -145,18 +147,18 @@ fn receive(channel: &Channel, fds: &mut Vec<OwnedFd>) -> io::Result<Vec<u8>> {
     let len = loop {
         match channel.receive(&mut message, fds) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(gone()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(unanswered()),
             result => break result?,
         }
     };
     if len == 0 {
-        let why = "the running process ended, or is handing over to another one";
-        return Err(io::Error::new(io::ErrorKind::ConnectionAborted, why));
+        return Err(gone());
     }
     message.truncate(len);
     if Word::Refused.is(&message) {
         let reason = String::from_utf8_lossy(message.get(1..).unwrap_or_default());
-        let why = format!("the running process cannot hand over its port: {reason}");
+        let why = format!("the running process does not hand over its port: {reason}");
         return Err(io::Error::other(why));
     }
     Ok(message)
@@ -167,6 +169,11 @@ fn expect(word: Word, message: &[u8]) -> io::Result<()> {
         true => Ok(()),
         false => Err(incomplete()),
     }
+}
+
+fn gone() -> io::Error {
+    let why = "the running process ended, or is handing over to another one";
+    io::Error::new(io::ErrorKind::ConnectionAborted, why)
 }
 
 fn incomplete() -> io::Error {

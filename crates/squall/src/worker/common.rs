@@ -12,6 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 use squall_core::{ConnectionCount, ResetTokenDirectory, Time};
 use squall_wire::DatagramBatch;
 use tokio::sync::Notify;
+#[cfg(target_os = "linux")]
+use tokio::task::JoinHandle;
 
 use super::ended::WorkerEnd;
 use super::group::SocketGroup;
@@ -81,6 +83,8 @@ struct AcceptQueue {
     /// By worker: tasks that wait only for its attempts, and take precedence.
     own_waiters: Vec<Waiters>,
     closed: bool,
+    /// Whether it is closed only because another process has the port.
+    is_handed_over: bool,
     /// Workers that run.
     running: usize,
     /// Ends of workers that wait for `Endpoint::worker_ended`.
@@ -179,9 +183,10 @@ pub(crate) struct Common {
     pub(crate) on_runtime: bool,
     /// Notified when the endpoint is closed.
     closed: Notify,
-    /// Held by whoever waits for a successor.
+    /// Held by whoever waits for a successor. The tasks that take what the last successor forwards:
+    /// they end with it.
     #[cfg(target_os = "linux")]
-    pub(crate) handover: tokio::sync::Mutex<()>,
+    pub(crate) handover: tokio::sync::Mutex<Vec<JoinHandle<()>>>,
     /// By worker: ways to the processes that had the port before and still have connections.
     links: Vec<Vec<Link>>,
 }
@@ -238,19 +243,36 @@ impl Common {
 
     /// Closes the endpoint if no worker is left to do so.
     pub(crate) fn close(&self) {
-        let wakers = lock(&self.accept).close();
+        let mut accept = lock(&self.accept);
+        accept.is_handed_over = false;
+        let wakers = accept.close();
+        drop(accept);
         wakers.into_iter().for_each(Waker::wake);
         self.closed.notify_waiters();
     }
 
-    /// Waits until the endpoint is closed. Cancel-safe.
+    /// Another process has the port: accepts nothing more.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn on_handed_over(&self) {
+        let mut accept = lock(&self.accept);
+        accept.is_handed_over = accept.is_handed_over || !accept.closed;
+        let wakers = accept.close();
+        drop(accept);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until the application closes the endpoint. Cancel-safe.
     #[cfg(target_os = "linux")]
     pub(crate) async fn closed(&self) {
         let closed = self.closed.notified();
         let mut closed = std::pin::pin!(closed);
         // Registered before the check, so that no notification is missed.
         closed.as_mut().enable();
-        if !self.is_closed() {
+        let is_closed = || {
+            let accept = lock(&self.accept);
+            accept.closed && !accept.is_handed_over
+        };
+        if !is_closed() {
             closed.await;
         }
     }
@@ -291,6 +313,7 @@ impl Common {
     /// attempts that nobody took.
     pub(crate) fn close_accept(&self, worker: usize) -> VecDeque<Box<Offer>> {
         let mut accept = lock(&self.accept);
+        accept.is_handed_over = false;
         let wakers = accept.close();
         let own = take_own(&mut accept.offers, worker);
         drop(accept);

@@ -28,7 +28,7 @@ impl Inherited {
     /// # Errors
     /// It does not hand over its ports, or has others than `listen`.
     pub(crate) fn request(path: &Path, listen: SocketAddr) -> Result<Option<Self>> {
-        let failed = format!("cannot take over from the server at {}", path.display());
+        let failed = format!("cannot take over at {}", path.display());
         let takeover = Takeover::request(path).map_err(context(&failed))?;
         let Some(mut takeover) = takeover else {
             return Ok(None);
@@ -36,7 +36,7 @@ impl Inherited {
         let theirs = takeover.local_addr();
         if !fits(listen, theirs) {
             return Err(Failure::new(format!(
-                "{failed}: it listens on {theirs}, not on {listen}; use --listen {theirs}, or another path"
+                "{failed}: the server that runs listens on {theirs}, not on {listen}; use --listen {theirs}, or another path"
             )));
         }
         let listeners = takeover.take_descriptors().into_iter();
@@ -86,38 +86,30 @@ pub(crate) struct Successor {
 }
 
 impl Successor {
-    /// # Errors
-    /// Elsewhere than on Linux there is no successor.
-    pub(crate) fn new(
-        path: &Path,
-        endpoint: Endpoint,
-        listeners: Vec<Arc<TcpListener>>,
-    ) -> Result<Self> {
-        Ok(Self {
+    pub(crate) fn new(path: &Path, endpoint: Endpoint, listeners: Vec<Arc<TcpListener>>) -> Self {
+        Self {
             path: path.to_owned(),
             endpoint,
             listeners,
-        })
+        }
     }
 
-    /// Ends when a successor has the ports.
-    ///
-    /// # Errors
-    /// The path cannot be used.
-    pub(crate) async fn wait(&self) -> Result<()> {
+    /// Ends when a successor has the ports. If it then ends early, the next call waits for another.
+    /// A path that cannot be used is no reason to stop serving.
+    pub(crate) async fn wait(&self) {
         let listeners: Vec<_> = self.listeners.iter().map(|one| one.as_fd()).collect();
+        let mut has_warned = false;
         loop {
-            match self.endpoint.hand_over(&self.path, &listeners).await {
-                Ok(()) => return Ok(()),
-                // The worker that waited has ended; the others still run.
-                Err(error) if error.kind() == io::ErrorKind::Other => {
-                    tokio::time::sleep(PAUSE).await;
-                }
-                Err(error) => {
-                    let failed = format!("cannot wait for a successor at {}", self.path.display());
-                    return Err(context(&failed)(error));
-                }
+            let Err(error) = self.endpoint.hand_over(&self.path, &listeners).await else {
+                return;
+            };
+            // Other: the worker that waited has ended, while others still run.
+            if error.kind() != io::ErrorKind::Other && !has_warned {
+                let path = self.path.display();
+                eprintln!("squall: cannot wait for a successor at {path}: {error}; trying again");
+                has_warned = true;
             }
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }
