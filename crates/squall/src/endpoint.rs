@@ -609,6 +609,7 @@ impl Builder {
             });
         }
         claim.finish()?;
+        inner.common.on_taken_over();
         Ok(Endpoint(Arc::new(inner)))
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
@@ -189,6 +189,9 @@ pub(crate) struct Common {
     pub(crate) handover: tokio::sync::Mutex<Vec<JoinHandle<()>>>,
     /// By worker: ways to the processes that had the port before and still have connections.
     links: Vec<Vec<Link>>,
+    /// Whether the port is this endpoint's. Otherwise its predecessor may keep it, and read its
+    /// sockets again: what this endpoint does not know is then not its to answer.
+    owns_port: AtomicBool,
 }
 
 impl Common {
@@ -223,6 +226,7 @@ impl Common {
             closed: Notify::new(),
             #[cfg(target_os = "linux")]
             handover: tokio::sync::Mutex::default(),
+            owns_port: AtomicBool::new(links.is_empty()),
             links,
         }
     }
@@ -325,6 +329,16 @@ impl Common {
     /// A worker's ways to the processes that had the port before.
     pub(crate) fn links(&self, worker: usize) -> &[Link] {
         self.links.get(worker).map_or(&[], Vec::as_slice)
+    }
+
+    /// The predecessor has given up the port.
+    pub(crate) fn on_taken_over(&self) {
+        self.owns_port.store(true, Ordering::Release);
+    }
+
+    /// Whether the port is this endpoint's.
+    pub(super) fn owns_port(&self) -> bool {
+        self.owns_port.load(Ordering::Acquire)
     }
 
     /// Passes a run on to the processes that had the port before.

@@ -246,6 +246,7 @@ impl Worker {
         {
             Sent::Yes => counters.runs_forwarded.add(1),
             Sent::Full => counters.forwards_dropped.add(1),
+            Sent::Gone if !self.shared.common.owns_port() => counters.runs_discarded.add(1),
             Sent::Gone => {
                 // From now on this process answers.
                 self.endpoint.set_predecessor(false);
