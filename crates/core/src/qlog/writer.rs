@@ -356,7 +356,10 @@ fn endpoint(address: Option<std::net::SocketAddr>, id: &ConnectionId) -> Value {
             std::net::SocketAddr::V6(_) => ("ip_v6", "port_v6"),
         };
         value.insert(ip.to_owned(), address.ip().to_string().into());
-        value.insert(port.to_owned(), address.port().into());
+        // The core does not know this end's.
+        if address.port() != 0 {
+            value.insert(port.to_owned(), address.port().into());
+        }
     }
     value.insert("connection_ids".to_owned(), json!([hex(id.as_slice())]));
     value.into()
