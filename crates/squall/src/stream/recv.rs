@@ -79,7 +79,8 @@ impl RecvStream {
         self.drop_code = code;
     }
 
-    /// Marks the stream as background; see [`SendStream::set_background`].
+    /// Marks the stream as background; see
+    /// [`SendStream::set_background`](crate::SendStream::set_background).
     pub fn set_background(&self) {
         self.connection.0.lock().core.set_background(self.id);
     }
