@@ -80,6 +80,28 @@ impl World {
         Takeover::request(&self.place.path)
     }
 
+    /// As [`request`](Self::request), once somebody listens and answers.
+    async fn request_patiently(&self) -> Takeover {
+        within(async {
+            loop {
+                match self.request() {
+                    Ok(Some(takeover)) => break takeover,
+                    _ => tokio::time::sleep(Duration::from_millis(1)).await,
+                }
+            }
+        })
+        .await
+    }
+
+    /// The endpoint that takes over the port of another.
+    async fn upgrade(&self, endpoint: &Endpoint) -> Endpoint {
+        let handed_over = self.place.wait_at(endpoint).await;
+        let takeover = self.request().unwrap().unwrap();
+        let successor = self.server().take_over(takeover).bind().unwrap();
+        within(handed_over).await.unwrap().unwrap();
+        successor
+    }
+
     fn client(&self) -> Endpoint {
         let config = self.identity.client(ALPN, TransportConfig::default());
         Builder::new(ANY).client(config).bind().unwrap()
@@ -213,10 +235,7 @@ async fn no_connection_is_lost_and_new_ones_reach_the_successor() {
         drop(first);
         assert!(is_alive(&new).await);
         // The successor hands over in its turn.
-        let handed_over = world.place.wait_at(&second).await;
-        let takeover = world.request().unwrap().unwrap();
-        let third = world.server().take_over(takeover).bind().unwrap();
-        within(handed_over).await.unwrap().unwrap();
+        let third = world.upgrade(&second).await;
         assert_eq!(within(serving).await.unwrap(), 1);
         let _serving = echo(&third);
         assert!(is_alive(&new).await);
@@ -233,10 +252,7 @@ async fn the_predecessor_sleeps() {
     let _serving = echo(&first);
     let client = world.client();
     let old = connect(&client, address).await;
-    let handed_over = world.place.wait_at(&first).await;
-    let takeover = world.request().unwrap().unwrap();
-    let second = world.server().take_over(takeover).bind().unwrap();
-    within(handed_over).await.unwrap().unwrap();
+    let second = world.upgrade(&first).await;
     let _serving = echo(&second);
     let new = connect(&client, address).await;
     assert!(is_alive(&new).await && is_alive(&old).await);
@@ -262,10 +278,7 @@ async fn connections_of_the_predecessors_predecessor_survive() {
         let last = endpoints.last().unwrap();
         let _serving = echo(last);
         connections.push(connect(&client, address).await);
-        let handed_over = world.place.wait_at(last).await;
-        let takeover = world.request().unwrap().unwrap();
-        let next = world.server().take_over(takeover).bind().unwrap();
-        within(handed_over).await.unwrap().unwrap();
+        let next = world.upgrade(last).await;
         endpoints.push(next);
         for connection in &connections {
             assert!(is_alive(connection).await);
@@ -288,14 +301,7 @@ async fn a_successor_that_fails_changes_nothing() {
     // It ends before it is ready.
     drop(world.request().unwrap().unwrap());
     // Its settings do not fit.
-    world.place.somebody_listens().await;
-    let takeover = loop {
-        // Until the predecessor has noticed, nobody listens, or nobody answers.
-        match world.request() {
-            Ok(Some(takeover)) => break takeover,
-            _ => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
-    };
+    let takeover = world.request_patiently().await;
     let ids = ConnectionIdGenerator::Plain { len: 12 };
     let builder = world.server().connection_ids(ids).take_over(takeover);
     let error = builder.clone().bind().unwrap_err();
@@ -304,12 +310,7 @@ async fn a_successor_that_fails_changes_nothing() {
     assert!(is_alive(&connection).await);
     assert!(is_alive(&connect(&client, address).await).await);
     assert!(!handed_over.is_finished());
-    let takeover = loop {
-        match world.request() {
-            Ok(Some(takeover)) => break takeover,
-            _ => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
-    };
+    let takeover = world.request_patiently().await;
     let second = world.server().take_over(takeover).bind().unwrap();
     within(handed_over).await.unwrap().unwrap();
     let _serving = echo(&second);
@@ -389,10 +390,7 @@ async fn a_predecessor_whose_successor_ends_reads_again() {
         assert!(is_alive(connection).await);
     }
     // Another process can take the port.
-    let handed_over = world.place.wait_at(&first).await;
-    let takeover = world.request().unwrap().unwrap();
-    let third = world.server().take_over(takeover).bind().unwrap();
-    within(handed_over).await.unwrap().unwrap();
+    let third = world.upgrade(&first).await;
     let _serving = echo(&third);
     for connection in &connections {
         assert!(is_alive(connection).await);
@@ -418,10 +416,7 @@ async fn peers_of_a_predecessor_that_was_killed_learn_of_it() {
     let _serving = echo(&first);
     let client = world.client();
     let connection = connect(&client, address).await;
-    let handed_over = world.place.wait_at(&first).await;
-    let takeover = world.request().unwrap().unwrap();
-    let second = world.server().take_over(takeover).bind().unwrap();
-    within(handed_over).await.unwrap().unwrap();
+    let second = world.upgrade(&first).await;
     assert!(is_alive(&connection).await);
     // Its connections end without a CONNECTION_CLOSE.
     runtime.shutdown_background();
@@ -452,10 +447,7 @@ async fn a_worker_of_the_successor_is_restarted_with_its_socket() {
     for _ in 0..4 {
         old.push(connect(&client, address).await);
     }
-    let handed_over = world.place.wait_at(&first).await;
-    let takeover = world.request().unwrap().unwrap();
-    let second = world.server().take_over(takeover).bind().unwrap();
-    within(handed_over).await.unwrap().unwrap();
+    let second = world.upgrade(&first).await;
     let _serving = echo(&second);
     for worker in 0..2 {
         // A bad descriptor ends a worker.
@@ -539,15 +531,7 @@ async fn who_may_listen_at_the_path() {
     let path = world.place.path.clone();
     let abandoned = endpoint.clone();
     let waiting = tokio::spawn(async move { abandoned.hand_over(path, &[]).await });
-    let takeover = within(async {
-        loop {
-            match world.request() {
-                Ok(Some(takeover)) => break takeover,
-                _ => tokio::time::sleep(Duration::from_millis(1)).await,
-            }
-        }
-    })
-    .await;
+    let takeover = world.request_patiently().await;
     let _second = world.server().take_over(takeover).bind().unwrap();
     within(waiting).await.unwrap().unwrap();
     // What is closed cannot be handed over.
