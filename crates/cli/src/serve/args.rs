@@ -65,14 +65,14 @@ pub(crate) struct Serve {
     #[arg(long, requires = "upstream", conflicts_with = "no_h3")]
     pub(crate) early_data: bool,
 
-    /// File with the secret of stateless resets and address validation tokens, at least 32 random
+    /// File with the key of stateless resets and address validation tokens: at least 32 random
     /// bytes (head -c 32 /dev/urandom). After a crash, a server with the same key tells clients at
     /// once that their connections are gone; servers with the same key accept each other's tokens.
     /// By default, the key is random at each start
     #[arg(long, value_name = "FILE", conflicts_with = "no_h3")]
     pub(crate) quic_host_key: Option<PathBuf>,
 
-    /// Take over the ports of the server that runs with the same PATH, if there is one, and then
+    /// Take over the ports of the running server with the same PATH, if there is one, and then
     /// wait there for a successor. The old server finishes its requests, for as long as they take,
     /// and ends. PATH is a Unix socket in a folder that only this user can write to. Linux only
     #[arg(long, value_name = "PATH", conflicts_with = "no_h3")]

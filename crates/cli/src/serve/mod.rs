@@ -94,7 +94,7 @@ async fn run(args: &Serve) -> Result<()> {
     let mut signals = Signals::new()?;
     let certificate = Arc::new(Certificate::new(source(args))?);
     let metrics = Arc::<Metrics>::default();
-    // Whatever can fail comes before the ports are taken from a server that runs.
+    // Whatever can fail comes before the ports are taken from a running server.
     let mut site = site(args, Arc::clone(&metrics))?;
     let mut input = pin!(input(args.until_eof)?);
     let (close, closing) = flag::channel(false);
@@ -169,6 +169,8 @@ async fn run(args: &Serve) -> Result<()> {
         }
     };
     drop(handed_over);
+    // Without a successor, the TCP ports close with their last copies.
+    let successor = successor.filter(|_| has_successor);
     let everything = async {
         let _ = accepting.await;
         let _ = permits.acquire_many(args.max_connections).await;
@@ -188,8 +190,6 @@ async fn run(args: &Serve) -> Result<()> {
             () = again => {}
         }
     } else {
-        // The TCP ports close with their last copies.
-        drop(successor);
         ending.hurry(args.timeouts.grace_period, everything).await;
     }
     if let Some(endpoint) = endpoint {
@@ -247,7 +247,7 @@ impl Ending {
     }
 }
 
-/// The listener at this address, if the server that runs hands it over.
+/// The listener at this address, if the running server hands it over.
 fn inherited_listener(
     inherited: &mut Option<Inherited>,
     address: SocketAddr,
@@ -259,7 +259,7 @@ fn inherited_listener(
     listener.map_err(context("cannot take over a TCP port"))
 }
 
-/// The ports of the server that runs.
+/// The ports of the running server.
 fn take_over(
     args: &Serve,
     inherited: Inherited,
@@ -268,7 +268,7 @@ fn take_over(
     let address = inherited.address();
     let mut inherited = Some(inherited);
     let listener = inherited_listener(&mut inherited, address)?
-        .ok_or_else(|| Failure::new("the server that runs did not hand over its TCP port"))?;
+        .ok_or_else(|| Failure::new("the running server did not hand over its TCP port"))?;
     let endpoint = bind_udp(args, address, certificate, inherited)?;
     Ok((listener, endpoint))
 }

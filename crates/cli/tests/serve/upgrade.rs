@@ -1,4 +1,4 @@
-//! A server replaces another one that runs, on the same ports.
+//! A server replaces a running one, on the same ports.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -212,7 +212,7 @@ fn a_successor_that_cannot_start_changes_nothing() {
         releases.new.path(),
     ]);
     let expected = format!(
-        "the server that runs listens on 127.0.0.1:{}, not on 127.0.0.1:9",
+        "the running server listens on 127.0.0.1:{}, not on 127.0.0.1:9",
         first.port
     );
     assert!(error.contains(&expected), "{error}");

@@ -4,6 +4,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,10 +17,9 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, socketpair,
 };
-
-use super::message::Word;
 use rustix::process::{Uid, geteuid};
 
+use super::message::Word;
 use crate::sys::{self, Watched};
 
 /// The most descriptors of one message (unix(7), SCM_RIGHTS).
@@ -99,6 +99,12 @@ impl Channel {
     }
 }
 
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// One end of a connection, for a task.
 #[derive(Debug)]
 pub(crate) struct WatchedChannel(Watched);
@@ -167,12 +173,6 @@ fn other_user(who: &str, theirs: Uid, this: Uid) -> io::Error {
     let (theirs, this) = (theirs.as_raw(), this.as_raw());
     let why = format!("{who} belongs to user {theirs}, and this one to user {this}");
     io::Error::new(io::ErrorKind::PermissionDenied, why)
-}
-
-impl AsFd for Channel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
 }
 
 /// Waits at a path for other processes. The file is removed with it.
@@ -244,10 +244,7 @@ fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
 
 /// Checks that this process can listen at `path`, where nobody does: it will want to.
 fn check_place(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::FileTypeExt as _;
-    if let Ok(found) = std::fs::symlink_metadata(path)
-        && !found.file_type().is_socket()
-    {
+    if is_socket(path) == Some(false) {
         let why = format!("{} exists and is not a socket", path.display());
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
     }
@@ -261,11 +258,16 @@ fn check_place(path: &Path) -> io::Result<()> {
 
 /// Whether there is a socket at `path` at which nobody listens.
 fn is_abandoned(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt as _;
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
     let refuses = || {
         let fd = new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         connect(&fd, &SocketAddrUnix::new(path)?).map_err(io::Error::from)
     };
-    is_socket && refuses().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    is_socket(path) == Some(true) && refuses().is_err_and(is_refused)
+}
+
+/// Whether the file at `path` is a socket; `None` if there is no file.
+fn is_socket(path: &Path) -> Option<bool> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some(found.file_type().is_socket())
 }

@@ -53,6 +53,10 @@ pub use request::Takeover;
 
 /// What became of datagrams that were to go through a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "there are no links")
+)]
 pub(crate) enum Sent {
     /// The other process has ended.
     Gone,

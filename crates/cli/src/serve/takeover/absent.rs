@@ -9,7 +9,7 @@ use squall::{Builder, Endpoint};
 use squall_yard::error::{Failure, Result};
 use tokio::net::TcpListener;
 
-/// What comes from the server that runs: nothing.
+/// What comes from the running server: nothing.
 pub(crate) enum Inherited {}
 
 impl Inherited {

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 /// The wait before the next attempt if the system refuses.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What comes from the server that runs.
+/// What comes from the running server.
 pub(crate) struct Inherited {
     /// The UDP port.
     takeover: Takeover,
@@ -23,7 +23,7 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Asks the server that runs, if there is one.
+    /// Asks the running server, if there is one.
     ///
     /// # Errors
     /// It does not hand over its ports, or has others than `listen`.
@@ -36,7 +36,7 @@ impl Inherited {
         let theirs = takeover.local_addr();
         if !fits(listen, theirs) {
             return Err(Failure::new(format!(
-                "{failed}: the server that runs listens on {theirs}, not on {listen}; use --listen {theirs}, or another path"
+                "{failed}: the running server listens on {theirs}, not on {listen}; use --listen {theirs}, or another path"
             )));
         }
         let listeners = takeover.take_descriptors().into_iter();

@@ -1,4 +1,4 @@
-//! Upgrades: a server takes over the ports of the one that runs, and waits for its own successor.
+//! Upgrades: a server takes over the ports of the running one, and waits for its own successor.
 
 #[cfg(not(target_os = "linux"))]
 mod absent;
