@@ -153,10 +153,17 @@ impl Handover {
             let _ = link.await;
             links.pop();
         }
+        // It stays when a successor fails: the next one waits in its queue meanwhile. Without it,
+        // the port would seem to be free.
+        let mut listener = None;
         loop {
-            let listener = Listener::bind(&self.path)?;
-            let result = match listener.accept().await {
-                Ok(channel) => self.hand_over(&Successor(channel), listener).await,
+            let bound = match listener.take() {
+                Some(bound) => bound,
+                None => Listener::bind(&self.path)?,
+            };
+            let waiting = listener.insert(bound);
+            let result = match waiting.accept().await {
+                Ok(channel) => self.hand_over(&Successor(channel), &mut listener).await,
                 Err(error) => Err(error),
             };
             match result {
@@ -170,11 +177,12 @@ impl Handover {
         }
     }
 
-    /// Hands over to a process that has asked. Returns the tasks that take what it forwards.
+    /// Hands over to a process that has asked. Returns the tasks that take what it forwards. Stops
+    /// listening once the successor may listen.
     async fn hand_over(
         &self,
         successor: &Successor,
-        listener: Listener,
+        listener: &mut Option<Listener>,
     ) -> io::Result<Vec<JoinHandle<()>>> {
         let prepared = match self.prepare() {
             Ok(prepared) => prepared,
@@ -200,7 +208,7 @@ impl Handover {
         // From here on, an error or a cancellation makes the workers read again.
         let stopped = Stopped::stop(&self.endpoint, ours).await?;
         // The successor may want to listen at the path as soon as it has started.
-        drop(listener);
+        *listener = None;
         successor.send(&Word::Stopped.bytes(), &[])?;
         successor.expect(Word::Done, TO_START).await?;
         // Nothing can interrupt the rest: the port is the successor's exactly if it is told so.
