@@ -1,6 +1,8 @@
 //! A server replaces a running one, on the same ports.
 
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Request;
@@ -11,6 +13,9 @@ use crate::common::signal;
 
 /// Enough that a client that stops reading keeps the request in flight.
 const LARGE: usize = 30_000_000;
+
+/// How long a server that cannot start may take to say so.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Folders of the old release and the new one, and where the servers meet.
 struct Releases {
@@ -118,13 +123,18 @@ fn a_server_that_was_replaced_can_still_be_stopped() {
         let mut body = client.send(request).await.expect("a response").into_body();
         body.frame().await.expect("a frame").expect("data");
         let second = tokio::task::block_in_place(|| releases.start(first.port, &releases.new));
-        // The first one waits for its client; nobody else does.
-        signal(&first.process, "TERM");
-        signal(&first.process, "TERM");
-        let status = tokio::task::block_in_place(|| first.process.wait());
-        (status.expect("it ends"), second)
+        // The first one waits for its client; nobody else does. Signals that come together count
+        // as one.
+        let status = loop {
+            if let Some(status) = first.process.try_wait().expect("a process") {
+                break status;
+            }
+            signal(&first.process, "TERM");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        (status, second)
     });
-    assert!(!status.success());
+    assert_eq!(status.code(), Some(130));
     assert_eq!(second.stop(), Some(0));
 }
 
@@ -162,11 +172,21 @@ fn the_ports_survive_a_successor_that_crashes() {
 
 /// What a server that cannot start prints: one line.
 fn error_of(args: &[&str]) -> String {
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_squall"))
+    let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
         .arg("serve")
         .args(args)
-        .output()
+        .stderr(Stdio::piped())
+        .spawn()
         .expect("the binary runs");
+    let began = Instant::now();
+    while process.try_wait().expect("a process").is_none() {
+        if began.elapsed() > PATIENCE {
+            process.kill().expect("it runs");
+            panic!("it has started: {args:?}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let output = process.wait_with_output().expect("it has ended");
     assert!(!output.status.success());
     let error = String::from_utf8(output.stderr).expect("text");
     assert_eq!(error.lines().count(), 1, "{error}");
