@@ -1,30 +1,77 @@
 //! Extensible priorities (RFC 9218).
 
-use squall::Priority;
+use http::{HeaderMap, HeaderName};
+use squall::{Priority, SendStream};
 
 /// The urgency of a request that names none (RFC 9218 §4.1).
 const DEFAULT_URGENCY: i32 = 3;
 
-/// What a `priority` field means for the stream (RFC 9218 §4): urgency 0 to 7, lower is more
-/// urgent, and whether partial responses are useful. Wrong or unknown parts are ignored.
-pub(crate) fn priority_of(value: &[u8]) -> Priority {
-    let (mut urgency, mut incremental) = (DEFAULT_URGENCY, false);
-    for member in value.split(|byte| *byte == b',') {
-        // RFC 8941 §3.1.2: parameters of a member have no meaning here.
-        let member = member
-            .split(|byte| *byte == b';')
-            .next()
-            .unwrap_or_default();
-        match member.trim_ascii() {
-            &[b'u', b'=', digit @ b'0'..=b'7'] => urgency = i32::from(digit - b'0'),
-            b"i" | b"i=?1" => incremental = true,
-            b"i=?0" => incremental = false,
-            _ => {}
+const PRIORITY: HeaderName = HeaderName::from_static("priority");
+
+/// What a `priority` field says (RFC 9218 §4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wish {
+    /// 0 to 7, lower is more urgent.
+    urgency: Option<i32>,
+    /// Whether partial responses are useful.
+    incremental: Option<bool>,
+}
+
+impl Wish {
+    /// Reads a field value. Wrong or unknown parts are ignored.
+    fn of(value: &[u8]) -> Self {
+        let mut wish = Self::default();
+        wish.read(value);
+        wish
+    }
+
+    /// Reads the fields of a response.
+    pub(crate) fn in_headers(headers: &HeaderMap) -> Self {
+        let mut wish = Self::default();
+        for value in headers.get_all(PRIORITY) {
+            wish.read(value.as_bytes());
+        }
+        wish
+    }
+
+    fn read(&mut self, value: &[u8]) {
+        for member in value.split(|byte| *byte == b',') {
+            // RFC 8941 §3.1.2: parameters of a member have no meaning here.
+            let member = member
+                .split(|byte| *byte == b';')
+                .next()
+                .unwrap_or_default();
+            match member.trim_ascii() {
+                &[b'u', b'=', digit @ b'0'..=b'7'] => {
+                    self.urgency = Some(i32::from(digit - b'0'));
+                }
+                b"i" | b"i=?1" => self.incremental = Some(true),
+                b"i=?0" => self.incremental = Some(false),
+                _ => {}
+            }
         }
     }
-    Priority {
-        level: DEFAULT_URGENCY - urgency,
-        incremental,
+
+    /// What a request asks for: what it does not name has the defaults of RFC 9218 §4.
+    pub(crate) fn of_request(value: &[u8]) -> Priority {
+        let (level, incremental) = (0, false);
+        Self::of(value).over(Priority { level, incremental })
+    }
+
+    /// Changes what is named here, as a server's wish does to its client's (RFC 9218 §8).
+    pub(crate) fn apply_to(self, send: &mut SendStream) {
+        if self != Self::default()
+            && let Some(priority) = send.priority()
+        {
+            let _ = send.set_priority(self.over(priority));
+        }
+    }
+
+    fn over(self, priority: Priority) -> Priority {
+        Priority {
+            level: (self.urgency).map_or(priority.level, |urgency| DEFAULT_URGENCY - urgency),
+            incremental: self.incremental.unwrap_or(priority.incremental),
+        }
     }
 }
 
@@ -47,7 +94,23 @@ mod tests {
             (b"u=x, \xff, =, i;a=1", 0, true),
         ] {
             let expected = Priority { level, incremental };
-            assert_eq!(priority_of(value), expected, "{value:?}");
+            assert_eq!(Wish::of_request(value), expected, "{value:?}");
         }
+    }
+
+    // test: RFC 9218 §8
+    #[test]
+    fn a_servers_wish_leaves_what_it_does_not_name() {
+        let mut headers = HeaderMap::new();
+        let client = Wish::of_request(b"u=5, i");
+        assert_eq!(Wish::in_headers(&headers).over(client), client);
+        headers.append(PRIORITY, "u=1".parse().expect("a value"));
+        let (level, incremental) = (2, true);
+        let expected = Priority { level, incremental };
+        assert_eq!(Wish::in_headers(&headers).over(client), expected);
+        headers.append(PRIORITY, "u=6, i=?0".parse().expect("a value"));
+        let (level, incremental) = (-3, false);
+        let expected = Priority { level, incremental };
+        assert_eq!(Wish::in_headers(&headers).over(client), expected);
     }
 }

@@ -14,7 +14,7 @@ use crate::error::{Code, Error};
 use crate::frame::{close_frame, kind, open_frame};
 use crate::lock::lock;
 use crate::message::Malformed;
-use crate::priority::priority_of;
+use crate::priority::Wish;
 use crate::qlog::{Qlog, Side};
 use crate::qpack::{DecodeError, Decoded, Decoder, Encoder, Field, FieldSection, encode_static};
 use crate::settings::Settings;
@@ -467,7 +467,7 @@ impl Shared {
     /// The client gave a request another priority (RFC 9218 §7.1). One for a request that has not
     /// arrived is kept for it.
     pub(crate) fn set_priority(&self, id: u64, value: &[u8], has_arrived: bool) {
-        let (id, priority) = (StreamId(id), priority_of(value));
+        let (id, priority) = (StreamId(id), Wish::of_request(value));
         self.qlog.priority_updated(id, value);
         if self.connection.set_stream_priority(id, priority).is_err() && !has_arrived {
             let mut priorities = lock(&self.priorities);

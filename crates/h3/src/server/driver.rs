@@ -33,7 +33,7 @@ use crate::error::{Code, Error};
 use crate::informational::Informational;
 use crate::message::{Early, Malformed, RequestHead, request};
 use crate::patience::Patience;
-use crate::priority::priority_of;
+use crate::priority::Wish;
 use crate::qpack::FieldSection;
 use crate::receive::{Broken, MessageReader, Part};
 use crate::service::HttpService;
@@ -552,6 +552,7 @@ impl HeadReader {
         // Read to the end, so that the client is not told to stop sending.
         let _ = self.reader.poll_part(&mut cx);
         reply.log(&shared.qlog, self.send.id(), is_head);
+        reply.wish.apply_to(&mut self.send);
         let mut chunks = [reply.head, reply.body];
         if is_head {
             chunks[1].clear();
@@ -647,7 +648,7 @@ fn read(
         // RFC 9218 §7: PRIORITY_UPDATE overrides the field. It may have arrived between the stream
         // and its head.
         if !has_priority && send.priority() == Some(Priority::default()) {
-            let _ = send.set_priority(priority_of(value));
+            let _ = send.set_priority(Wish::of_request(value));
         }
     }
     if let Some(immediate) = immediate {

@@ -15,6 +15,7 @@ use crate::body::{ActiveGuard, Fault};
 use crate::error::{BoxError, Code, Error};
 use crate::message::{Protocol, never_has_body, response_fields};
 use crate::patience::Patience;
+use crate::priority::Wish;
 use crate::send::MessageSender;
 use crate::service::SendBody;
 use crate::shared::Shared;
@@ -270,7 +271,7 @@ where
 
 /// Adds the fields that every response has, and encodes its head.
 fn send_response<B: SendBody>(
-    send: SendStream,
+    mut send: SendStream,
     shared: &Arc<Shared>,
     response: Response<B>,
     how: How,
@@ -297,6 +298,7 @@ fn send_response<B: SendBody>(
     if shared.config.date && !parts.headers.contains_key(DATE) {
         parts.headers.insert(DATE, super::date::now());
     }
+    Wish::in_headers(&parts.headers).apply_to(&mut send);
     let with_body = !how.is_head && has_body;
     MessageSender::new(
         send,

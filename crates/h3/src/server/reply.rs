@@ -6,6 +6,7 @@ use squall::StreamId;
 
 use crate::frame::{close_frame, kind, open_frame, put_header};
 use crate::message::{never_has_body, response_fields};
+use crate::priority::Wish;
 use crate::qlog::{Frame, Qlog, Side};
 use crate::qpack::encode_static;
 
@@ -18,6 +19,8 @@ pub struct Reply {
     /// A HEADERS frame, and the header of a DATA frame if there is a body.
     pub(super) head: Bytes,
     pub(super) body: Bytes,
+    /// The stream's priority.
+    pub(super) wish: Wish,
 }
 
 impl Reply {
@@ -39,6 +42,7 @@ impl Reply {
         Self {
             head: Bytes::copy_from_slice(bytes.get(begin..).unwrap_or_default()),
             body,
+            wish: Wish::in_headers(&parts.headers),
         }
     }
 

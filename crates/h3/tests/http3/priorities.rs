@@ -258,3 +258,58 @@ async fn any_updates_are_harmless() {
     within(arrived.recv()).await.unwrap();
     assert_eq!(raw.order().await, [4]);
 }
+
+/// What a response's own field names counts more than the request's.
+// test: RFC 9218 §8
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_may_have_a_priority_of_its_own() {
+    /// What the request asks for, and what the response says.
+    const PRIORITIES: [(&str, &str); 5] = [
+        ("u=0", "u=7"),
+        ("u=2", "i"),
+        ("u=1", ""),
+        ("u=6, i", "u=5, i=?0"),
+        ("u=7", "u=0"),
+    ];
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let go = Arc::new(Semaphore::new(0));
+        let (tell, mut arrived) = mpsc::unbounded_channel();
+        let permits = Arc::clone(&go);
+        let service = move |request: Request<Body>| {
+            let (go, tell) = (Arc::clone(&permits), tell.clone());
+            async move {
+                tell.send(()).unwrap();
+                go.acquire().await.unwrap().forget();
+                let mut response = response(vec![7; LENGTH]);
+                let wish = request.headers().get("wish").unwrap();
+                response.headers_mut().insert("priority", wish.clone());
+                response
+            }
+        };
+        start(&site, Config::new(), on_worker, service);
+        let connection = connect(&site).await;
+        let client = handshake(connection.clone());
+        let (tell, mut ended) = mpsc::unbounded_channel();
+        for (asked, wish) in PRIORITIES {
+            let (client, tell): (SendRequest, _) = (client.clone(), tell.clone());
+            tokio::spawn(async move {
+                let mut request = get("/");
+                let headers = request.headers_mut();
+                headers.insert("priority", asked.parse().unwrap());
+                headers.insert("wish", wish.parse().unwrap());
+                let response = client.send(request).await.unwrap();
+                assert_eq!(response.headers()["priority"], wish);
+                assert_eq!(read(response.into_body()).await.unwrap().len(), LENGTH);
+                tell.send(asked).unwrap();
+            });
+            within(arrived.recv()).await.unwrap();
+        }
+        let_go(&go, &connection, 5).await;
+        let mut order = Vec::new();
+        for _ in 0..5 {
+            order.push(within(ended.recv()).await.unwrap());
+        }
+        assert_eq!(order, ["u=7", "u=1", "u=2", "u=6, i", "u=0"]);
+    }
+}
