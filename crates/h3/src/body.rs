@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use squall::Stage;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::datagram::Datagrams;
@@ -80,22 +81,33 @@ impl Fault {
 
 /// Counts a request as active while it exists.
 #[derive(Debug)]
-pub(crate) struct ActiveGuard(Arc<Shared>);
+pub(crate) struct ActiveGuard {
+    shared: Arc<Shared>,
+    /// For requests that open a session: it counts as open for as long.
+    session: Option<OwnedSemaphorePermit>,
+}
 
 impl ActiveGuard {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         shared.begin_request();
-        Self(shared)
+        Self {
+            shared,
+            session: None,
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.0
+        &self.shared
+    }
+
+    pub(crate) fn keep_place(&mut self, place: Option<OwnedSemaphorePermit>) {
+        self.session = place;
     }
 }
 
 impl Drop for ActiveGuard {
     fn drop(&mut self) {
-        self.0.end_request();
+        self.shared.end_request();
     }
 }
 

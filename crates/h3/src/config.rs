@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use crate::settings::Settings;
 
 /// Generates setters named like their fields.
@@ -112,8 +114,9 @@ impl Config {
         /// Whether HTTP datagrams are accepted (RFC 9297). The transport must accept datagrams too,
         /// as it does by default. Default: no.
         datagrams: bool;
-        /// How many WebTransport sessions are accepted at a time; 0 for none. Includes extended
-        /// CONNECT and HTTP datagrams. Default: 0.
+        /// How many WebTransport sessions a server accepts at a time on a connection; 0 for none.
+        /// Requests for more are rejected with H3_REQUEST_REJECTED (draft-ietf-webtrans-http3
+        /// §5.2). Includes extended CONNECT and HTTP datagrams. Default: 0.
         webtransport: u64;
         /// Whether a server adds a `date` field to responses that have none (RFC 9110 §6.6.1).
         /// Default: yes.
@@ -140,6 +143,13 @@ impl Config {
     /// Whether HTTP datagrams are accepted.
     pub(crate) const fn accepts_datagrams(&self) -> bool {
         self.datagrams || self.webtransport > 0
+    }
+
+    /// How many sessions the peer may have at a time.
+    pub(crate) fn max_sessions(&self) -> usize {
+        usize::try_from(self.webtransport)
+            .unwrap_or(usize::MAX)
+            .min(Semaphore::MAX_PERMITS)
     }
 
     /// The SETTINGS to send to the peer.

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use squall::{Connection, Priority, SendStream, Stage, StreamId};
-use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Config;
 use crate::error::{Code, Error};
@@ -22,6 +23,10 @@ use crate::tunnels::Tunnels;
 
 /// Priorities that are kept for requests that have not arrived (RFC 9218 §7).
 const MAX_PRIORITIES: usize = 64;
+
+/// How long a session beyond the limit waits for another one to end. The request for it may overtake
+/// the end of the one whose place it takes.
+const SESSION_END: Duration = Duration::from_millis(100);
 
 /// See [`Builder::on_send_timeout`](crate::server::Builder::on_send_timeout).
 pub(crate) type OnSendTimeout = Arc<dyn Fn() + Send + Sync>;
@@ -53,15 +58,17 @@ pub(crate) struct Shared {
     cancelled: AtomicUsize,
     /// Priorities of requests that have not arrived yet.
     priorities: Mutex<VecDeque<(StreamId, Priority)>>,
-    /// The id in the server's GOAWAY; `u64::MAX` before it arrives.
+    /// The id in the server's GOAWAY, at the server once either end has sent one; `u64::MAX` before.
     goaway: AtomicU64,
-    /// Requests that wait for a stream or for their response, which GOAWAY may end.
+    /// Requests that wait for a stream or for their response, which GOAWAY may end, and sessions.
     goaway_awaited: Notify,
     /// Tasks that wait for the peer's settings.
     settings_awaited: Mutex<Vec<Waker>>,
     driver: Mutex<Option<Waker>>,
     /// Requests that have datagrams or streams of their own.
     pub(crate) tunnels: Tunnels,
+    /// The WebTransport sessions that the peer may have in addition to those that it has.
+    sessions: OnceLock<Arc<Semaphore>>,
 }
 
 /// The receiving side of QPACK.
@@ -129,6 +136,7 @@ impl Shared {
             settings_awaited: Mutex::default(),
             driver: Mutex::new(None),
             tunnels: Tunnels::default(),
+            sessions: OnceLock::new(),
             config,
         }
     }
@@ -393,6 +401,22 @@ impl Shared {
     pub(crate) fn goaway(&self) -> Option<u64> {
         let id = self.goaway.load(Ordering::SeqCst);
         (id != u64::MAX).then_some(id)
+    }
+
+    /// A place for a session of the peer; `None` if it has as many as it may have.
+    pub(crate) fn session_place(&self) -> Option<OwnedSemaphorePermit> {
+        self.sessions().try_acquire_owned().ok()
+    }
+
+    /// As [`session_place`](Self::session_place), but waits for a session that is about to end.
+    pub(crate) async fn session_place_soon(&self) -> Option<OwnedSemaphorePermit> {
+        let place = self.sessions().acquire_owned();
+        tokio::time::timeout(SESSION_END, place).await.ok()?.ok()
+    }
+
+    fn sessions(&self) -> Arc<Semaphore> {
+        let all = || Arc::new(Semaphore::new(self.config.max_sessions()));
+        Arc::clone(self.sessions.get_or_init(all))
     }
 
     /// Whether no more requests will be sent and none is in progress.

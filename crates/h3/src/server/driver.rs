@@ -40,6 +40,7 @@ use crate::service::HttpService;
 use crate::shared::Shared;
 use crate::streams::{Ended, Streams};
 use crate::tunnels::Arrival;
+use crate::webtransport;
 
 /// Streams accepted in one poll: after this many, pending writes are sent first.
 const STREAMS_A_POLL: usize = 256;
@@ -134,6 +135,7 @@ impl<S: HttpService> Driver<S> {
     pub(super) fn shut_down(&mut self, cx: &mut Context<'_>) {
         if let Ending::Serving = self.ending {
             self.streams.go_away(EVERY_REQUEST, cx);
+            self.shared.set_goaway(EVERY_REQUEST);
             let wait = self.shared.connection.rtt() + GOING_AWAY;
             self.ending = Ending::Announced(Box::pin(tokio::time::sleep(wait)));
         }
@@ -150,10 +152,11 @@ impl<S: HttpService> Driver<S> {
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.shared.set_driver(cx.waker());
         let next_id = self.next_id;
-        let result = self.streams.poll(cx, |shared, event| {
-            if let ControlEvent::Priority(id, value) = event {
-                shared.set_priority(id, &value, id < next_id);
-            }
+        let result = self.streams.poll(cx, |shared, event| match event {
+            ControlEvent::Priority(id, value) => shared.set_priority(id, &value, id < next_id),
+            // The client's, which concerns its sessions.
+            ControlEvent::GoAway(_) => shared.set_goaway(EVERY_REQUEST),
+            ControlEvent::Settings(_) => {}
         });
         let ended = match result {
             Ok(()) => match self.poll_requests(cx) {
@@ -277,7 +280,7 @@ impl<S: HttpService> Driver<S> {
     fn dispatch(&mut self, arrived: Arrived) {
         let mut cx = Context::from_waker(Waker::noop());
         let connection = &self.shared.connection;
-        if let Place::Runtime(_) = self.place {
+        if matches!(self.place, Place::Runtime(_)) || arrived.waits_for_place {
             let service = self.service.clone();
             self.place.spawn(connection, arrived.answer(service));
             return;
@@ -288,6 +291,7 @@ impl<S: HttpService> Driver<S> {
             fault,
             guard,
             hints,
+            waits_for_place: _,
         } = arrived;
         let how = How::of(&request);
         let (service, shared) = (&mut self.service, &self.shared);
@@ -303,6 +307,7 @@ impl<S: HttpService> Driver<S> {
                 fault,
                 guard,
                 hints,
+                waits_for_place: false,
             };
             self.place.spawn(connection, arrived.answer(service));
             return;
@@ -351,12 +356,23 @@ struct Arrived {
     fault: Option<Fault>,
     guard: ActiveGuard,
     hints: Option<Box<Hints>>,
+    /// Whether it asks for a session beyond the limit.
+    waits_for_place: bool,
 }
 
 impl Arrived {
     /// Waits until the service is ready, and for its response. A request that the client cancels
     /// meanwhile does not reach the service.
-    async fn answer<S: HttpService>(self, mut service: S) {
+    async fn answer<S: HttpService>(mut self, mut service: S) {
+        if self.waits_for_place {
+            let place = self.guard.shared().session_place_soon().await;
+            if place.is_none() {
+                let code = Code::H3_REQUEST_REJECTED;
+                let _ = self.send.reset(code.0);
+                return self.request.into_body().refuse(code);
+            }
+            self.guard.keep_place(place);
+        }
         let how = How::of(&self.request);
         let mut stopped = None;
         let ready = poll_fn(|cx| {
@@ -520,7 +536,13 @@ impl HeadReader {
                 return None;
             }
         };
-        let guard = ActiveGuard::new(Arc::clone(self.reader.shared()));
+        let mut guard = ActiveGuard::new(Arc::clone(self.reader.shared()));
+        // Without sessions of its own, a service may still pass them on.
+        let is_limited = guard.shared().config.webtransport > 0;
+        let is_session = is_limited && webtransport::is_session(&request);
+        let place = is_session.then(|| guard.shared().session_place()).flatten();
+        let waits_for_place = is_session && place.is_none();
+        guard.keep_place(place);
         let expects = (expects_continue && part.is_none()).then(Informational::default);
         let is_open = self.reader.shared().config.informational;
         let informational = (expects.clone()).or_else(|| is_open.then(Informational::default));
@@ -542,6 +564,7 @@ impl HeadReader {
             fault,
             guard,
             hints,
+            waits_for_place,
         })
     }
 

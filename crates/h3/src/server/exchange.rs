@@ -13,7 +13,7 @@ use super::hints::Hints;
 use super::trace;
 use crate::body::{ActiveGuard, Fault};
 use crate::error::{BoxError, Code, Error};
-use crate::message::{Protocol, never_has_body, response_fields};
+use crate::message::{never_has_body, response_fields};
 use crate::patience::Patience;
 use crate::priority::Wish;
 use crate::send::MessageSender;
@@ -66,12 +66,10 @@ pub(super) struct How {
 impl How {
     pub(super) fn of<B>(request: &Request<B>) -> Self {
         let is_connect = *request.method() == Method::CONNECT;
-        let protocol = request.extensions().get::<Protocol>();
-        let is_session = || protocol.is_some_and(webtransport::is_session);
         Self {
             is_head: *request.method() == Method::HEAD,
             is_connect,
-            is_session: is_connect && is_session(),
+            is_session: webtransport::is_session(request),
             ends_tunnel: is_connect,
         }
     }

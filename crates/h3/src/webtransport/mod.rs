@@ -34,6 +34,8 @@ mod stream;
 pub use session::{Closed, Session, SessionBody, accept, connect};
 pub use stream::{RecvStream, SendStream, StreamError};
 
+use http::{Method, Request};
+
 use crate::message::Protocol;
 
 /// The protocol's name in an extended CONNECT request, before draft 15.
@@ -42,7 +44,8 @@ pub(crate) const PROTOCOL: &str = "webtransport";
 /// The same since draft 15 (§3.2).
 pub(crate) const PROTOCOL_H3: &str = "webtransport-h3";
 
-/// Whether an extended CONNECT request for this protocol asks for a session.
-pub(crate) fn is_session(protocol: &Protocol) -> bool {
-    matches!(protocol.as_str(), PROTOCOL | PROTOCOL_H3)
+/// Whether a request asks for a session.
+pub(crate) fn is_session<B>(request: &Request<B>) -> bool {
+    let is_name = |name: &Protocol| matches!(name.as_str(), PROTOCOL | PROTOCOL_H3);
+    *request.method() == Method::CONNECT && request.extensions().get().is_some_and(is_name)
 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body::{Body as _, Frame};
 use squall::DatagramError;
+use tokio::sync::Notify;
 
 use super::stream::{RecvStream, SendStream, StreamError};
 use super::{PROTOCOL, PROTOCOL_H3, is_session};
@@ -27,7 +28,10 @@ use crate::tunnel::TunnelHandle;
 /// The capsule that ends a session (§6).
 const CLOSE_SESSION: u64 = 0x2843;
 
-/// The longest reason in it, in bytes.
+/// The capsule that asks the peer to end the session soon (§4.7).
+const DRAIN_SESSION: u64 = 0x78ae;
+
+/// The longest reason in [`CLOSE_SESSION`], in bytes.
 const MAX_REASON: usize = 1024;
 
 /// A WebTransport session. Clones share it. It ends when its last clone and last stream are
@@ -52,6 +56,8 @@ pub struct Closed {
 /// The CONNECT stream of a session: capsules in both directions.
 struct Control {
     state: Mutex<State>,
+    /// Tasks that wait for the peer to ask for the session's end.
+    drain_awaited: Notify,
     /// Makes the capsules to the peer fail if its own are malformed.
     fault: Fault,
 }
@@ -63,6 +69,10 @@ struct State {
     /// The peer's capsules; `None` before the response has arrived, and after their end.
     incoming: Option<Incoming>,
     closed: Option<Closed>,
+    /// Whether the peer has been asked to end the session soon.
+    has_drained: bool,
+    /// Whether the peer has asked this end.
+    is_draining: bool,
     /// The task that sends the body.
     sender: Option<Waker>,
     tunnel: Option<Weak<TunnelHandle>>,
@@ -79,9 +89,8 @@ struct State {
     reason = "the caller goes on with the request"
 )]
 pub fn accept(request: Request<Body>) -> Result<(Response<SessionBody>, Session), Request<Body>> {
-    let asks = request.method() == Method::CONNECT
-        && (request.extensions().get::<Protocol>()).is_some_and(is_session);
-    let tunnel = asks.then(|| request.body().tunnel(true)).flatten();
+    let tunnel = is_session(&request).then(|| request.body().tunnel(true));
+    let tunnel = tunnel.flatten();
     let Some(tunnel) = tunnel.map(Arc::new) else {
         return Err(request);
     };
@@ -136,6 +145,7 @@ impl Control {
     fn new(fault: Fault) -> Self {
         Self {
             state: Mutex::default(),
+            drain_awaited: Notify::new(),
             fault,
         }
     }
@@ -166,6 +176,12 @@ impl Control {
         sender.into_iter().for_each(Waker::wake);
     }
 
+    /// The peer asks for the end of the session.
+    fn set_draining(&self) {
+        lock(&self.state).is_draining = true;
+        self.drain_awaited.notify_waiters();
+    }
+
     /// Nothing more is sent. The peer's capsules are read to their end: the peer may have closed
     /// the session too, and if told to stop sending it could not say why.
     fn linger(self: &Arc<Self>) {
@@ -181,6 +197,7 @@ impl Control {
             let reading = async {
                 while let Some(event) = poll_fn(|cx| incoming.poll(cx)).await {
                     match event {
+                        Event::Draining => control.set_draining(),
                         Event::Closed(closed) => control.end(closed),
                         Event::Malformed => return true,
                     }
@@ -315,6 +332,39 @@ impl Session {
         self.control.end(Closed { code, reason });
     }
 
+    /// Asks the peer to end the session soon: its [`draining`](Self::draining) returns. Both ends
+    /// can go on using the session meanwhile (§4.7).
+    pub fn drain(&self) {
+        let mut state = lock(&self.control.state);
+        if state.has_drained || state.closed.is_some() {
+            return;
+        }
+        state.has_drained = true;
+        let mut capsule = Vec::new();
+        put_frame(&mut capsule, DRAIN_SESSION, &[]);
+        state.outgoing.push_back(capsule.into());
+        let sender = state.sender.take();
+        drop(state);
+        sender.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until the application should end the session: the peer asks for that by
+    /// [`drain`](Self::drain), one of the ends is about to end the connection gracefully (GOAWAY,
+    /// RFC 9114 §5.2), or the session has ended. A server that ends gracefully waits for its
+    /// sessions. Cancel-safe.
+    pub async fn draining(&self) {
+        let asked = self.control.drain_awaited.notified();
+        let goaway = self.tunnel.shared.goaway_arrived();
+        if lock(&self.control.state).is_draining || self.tunnel.shared.goaway().is_some() {
+            return;
+        }
+        tokio::select! {
+            () = asked => {}
+            () = goaway => {}
+            () = self.tunnel.closed() => {}
+        }
+    }
+
     /// Waits for the session's end. Cancel-safe.
     pub async fn closed(&self) -> Closed {
         self.tunnel.closed().await;
@@ -367,6 +417,11 @@ impl http_body::Body for SessionBody {
                 return Poll::Pending;
             };
             let event = ready!(incoming.poll(cx));
+            if matches!(event, Some(Event::Draining)) {
+                drop(state);
+                control.set_draining();
+                continue;
+            }
             let is_malformed = matches!(event, Some(Event::Malformed)) || incoming.is_malformed();
             let refused = is_malformed.then(|| state.incoming.take()).flatten();
             drop(state);
@@ -412,6 +467,8 @@ struct Incoming {
 
 /// What the peer's capsules mean for the session.
 enum Event {
+    /// It should end soon.
+    Draining,
     Closed(Closed),
     /// A capsule that the draft does not allow (RFC 9297 §3.3).
     Malformed,
@@ -422,7 +479,7 @@ impl Event {
     fn closed(self) -> Closed {
         match self {
             Self::Closed(closed) => closed,
-            Self::Malformed => Closed::default(),
+            Self::Draining | Self::Malformed => Closed::default(),
         }
     }
 }
@@ -437,35 +494,43 @@ impl Incoming {
         }
     }
 
-    /// Waits for the peer to end the session; `None` when its capsules have ended. That means the
-    /// same as closing the session without a reason (§6).
+    /// Waits for the next event; `None` when the peer's capsules have ended. That means the same as
+    /// closing the session without a reason (§6).
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         loop {
-            let event = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                Some(Ok(frame)) => frame.into_data().ok().and_then(|data| self.read(data)),
+            if let Some(event) = self.next() {
+                return Poll::Ready(Some(event));
+            }
+            let data = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
                 // RFC 9297 §3.3: the last capsule must be whole.
-                None if !self.capsules.is_between_frames() => Some(Event::Malformed),
+                None if !self.capsules.is_between_frames() => {
+                    return Poll::Ready(Some(Event::Malformed));
+                }
                 Some(Err(_)) | None => return Poll::Ready(None),
             };
-            if event.is_some() {
-                return Poll::Ready(event);
+            if !self.is_closed {
+                self.capsules.push(data);
+            } else if !data.is_empty() {
+                // §6: nothing follows.
+                return Poll::Ready(Some(Event::Malformed));
             }
         }
     }
 
-    /// Reads capsules; all but the one that closes the session are skipped (RFC 9297 §3.2).
-    fn read(&mut self, data: Bytes) -> Option<Event> {
+    /// The next capsule that means something here; others are skipped (RFC 9297 §3.2).
+    fn next(&mut self) -> Option<Event> {
         if self.is_closed {
-            // §6: nothing follows.
-            return (!data.is_empty()).then_some(Event::Malformed);
+            return None;
         }
-        self.capsules.push(data);
         let fate = |kind: u64, len: u64| match kind {
-            CLOSE_SESSION if !(4..=MAX_REASON as u64 + 4).contains(&len) => Err(()),
-            CLOSE_SESSION => Ok(Fate::Whole),
+            CLOSE_SESSION if (4..=MAX_REASON as u64 + 4).contains(&len) => Ok(Fate::Whole),
+            DRAIN_SESSION if len == 0 => Ok(Fate::Whole),
+            CLOSE_SESSION | DRAIN_SESSION => Err(()),
             _ => Ok(Fate::Skip),
         };
         let capsule = match self.capsules.next(fate) {
+            Ok(Some(Piece::Frame(DRAIN_SESSION, _))) => return Some(Event::Draining),
             Ok(Some(Piece::Frame(_, capsule))) => capsule,
             Ok(_) => return None,
             Err(()) => return Some(Event::Malformed),

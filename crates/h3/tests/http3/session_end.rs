@@ -398,6 +398,14 @@ fn ends() -> Vec<(Vec<u8>, u32, String, bool)> {
             "x".to_owned(),
             false,
         ),
+        (
+            [&[0x80, 0, 0x78, 0xae, 0][..], &close_capsule(b"\0\0\0\x08")].concat(),
+            8,
+            String::new(),
+            false,
+        ),
+        // A request to drain the session that is not empty.
+        (vec![0x80, 0, 0x78, 0xae, 1, 0], 0, String::new(), true),
         (close_capsule(b"\0\0\0"), 0, String::new(), true),
         (close_capsule(&too_long), 0, String::new(), true),
         (trailing(0), 9, "bye".to_owned(), true),
@@ -436,7 +444,8 @@ async fn malformed_capsules_of_a_client_reset_the_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_capsules_of_a_server_reset_the_session() {
     let site = Site::new();
-    let config = Config::new().webtransport(4);
+    // This server's sessions last as long as the connection.
+    let config = Config::new().webtransport(16);
     let (tell, mut requests) = mpsc::unbounded_channel();
     let service = Serve(move |request: Request<Body>| {
         let capsules = request.headers()["capsules"].as_bytes();
@@ -522,4 +531,127 @@ async fn datagrams_arrive_until_their_last_handle_is_dropped() {
     response.body().datagrams().unwrap().send(b"here").unwrap();
     let datagram = within(received.recv()).await.unwrap();
     assert_eq!(datagram.unwrap(), "here");
+}
+
+async fn try_session(client: &SendRequest) -> Result<Session, Error> {
+    let session = within(webtransport::connect(client, uri(), HeaderMap::new())).await?;
+    Ok(session.expect("accepted"))
+}
+
+/// Sessions beyond the limit are rejected; one that takes the place of one that ends is not.
+// test: draft-ietf-webtrans-http3 §5.2
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_has_as_many_sessions_as_are_allowed() {
+    for on_worker in [false, true] {
+        let (_site, client, mut sessions) = start(on_worker).await;
+        let mut open = Vec::new();
+        for _ in 0..4 {
+            let near = session(&client).await;
+            open.push((near, within(sessions.recv()).await.unwrap()));
+        }
+        let error = try_session(&client).await.unwrap_err();
+        assert!(error.is_unprocessed(), "{error:?}");
+        for round in 0..50 {
+            let (near, far) = open.remove(0);
+            match round % 3 {
+                0 => near.close(round, "next"),
+                1 => drop(near),
+                _ => far.close(round, "next"),
+            }
+            let near = try_session(&client).await.unwrap();
+            open.push((near, within(sessions.recv()).await.unwrap()));
+        }
+        // The request for the next session overtakes the end of one.
+        let (near, _far) = open.remove(0);
+        let ending = async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            near.close(0, "");
+        };
+        let (next, ()) = tokio::join!(try_session(&client), ending);
+        next.unwrap();
+    }
+}
+
+/// Either end asks the other to end the session, which can be used meanwhile.
+// test: draft-ietf-webtrans-http3 §4.7
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_can_be_drained() {
+    for on_worker in [false, true] {
+        let (_site, client, mut sessions) = start(on_worker).await;
+        for client_asks in [false, true] {
+            let near = session(&client).await;
+            let far = within(sessions.recv()).await.unwrap();
+            let (by, other) = if client_asks {
+                (&near, &far)
+            } else {
+                (&far, &near)
+            };
+            let wait = tokio::time::timeout(Duration::from_millis(50), other.draining());
+            wait.await.expect_err("nobody has asked");
+            by.drain();
+            by.drain();
+            within(other.draining()).await;
+            // It has been asked before.
+            within(other.draining()).await;
+            let mut send = within(other.open_uni()).await.unwrap();
+            send.write_all(b"the last").await.unwrap();
+            send.finish().unwrap();
+            let mut recv = within(by.accept_uni()).await.unwrap();
+            assert_eq!(
+                &within(recv.read_chunk(100)).await.unwrap().unwrap()[..],
+                b"the last"
+            );
+            by.drain();
+            by.close(7, "the end");
+            assert_eq!(within(other.closed()).await.code, 7);
+            within(other.draining()).await;
+            within(by.draining()).await;
+        }
+    }
+}
+
+/// A server that ends gracefully tells both ends of its sessions, and waits for them.
+// test: draft-ietf-webtrans-http3 §4.7
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_learn_that_the_connection_is_about_to_end() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let (give, mut sessions) = mpsc::unbounded_channel();
+        let config = Config::new().webtransport(1);
+        let mut builder = server::Builder::new().config(config.clone());
+        if on_worker {
+            builder = builder.on_worker();
+        }
+        let service = Serve(move |request: Request<Body>| {
+            let (response, session) = webtransport::accept(request).unwrap();
+            give.send(session).unwrap();
+            std::future::ready(response)
+        });
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let serving = builder.serve(site.endpoint.clone(), service);
+        let signal = async move { stopped.await.unwrap() };
+        let server = tokio::spawn(serving.with_graceful_shutdown(signal));
+        let client = handshake_with(site.connection().await, config);
+        let near = session(&client).await;
+        let far = within(sessions.recv()).await.unwrap();
+        let waiting = tokio::spawn({
+            let near = near.clone();
+            async move { near.draining().await }
+        });
+        stop.send(()).unwrap();
+        within(far.draining()).await;
+        within(waiting).await.unwrap();
+        within(near.draining()).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!server.is_finished());
+        let mut send = within(near.open_uni()).await.unwrap();
+        send.write_all(b"the last").await.unwrap();
+        let mut recv = within(far.accept_uni()).await.unwrap();
+        assert_eq!(
+            &within(recv.read_chunk(100)).await.unwrap().unwrap()[..],
+            b"the last"
+        );
+        near.close(0, "");
+        within(server).await.unwrap();
+    }
 }
