@@ -24,8 +24,8 @@ use crate::tunnels::Tunnels;
 /// Priorities that are kept for requests that have not arrived (RFC 9218 §7).
 const MAX_PRIORITIES: usize = 64;
 
-/// How long a session beyond the limit waits for another one to end. The request for it may overtake
-/// the end of the one whose place it takes.
+/// How long a session beyond the limit waits for another one to end. Its request may overtake the
+/// end of the one whose place it takes.
 const SESSION_END: Duration = Duration::from_millis(100);
 
 /// See [`Builder::on_send_timeout`](crate::server::Builder::on_send_timeout).
@@ -58,7 +58,8 @@ pub(crate) struct Shared {
     cancelled: AtomicUsize,
     /// Priorities of requests that have not arrived yet.
     priorities: Mutex<VecDeque<(StreamId, Priority)>>,
-    /// The id in the server's GOAWAY, at the server once either end has sent one; `u64::MAX` before.
+    /// The id in the server's GOAWAY; at the server, any id says that either end has sent one.
+    /// `u64::MAX` before.
     goaway: AtomicU64,
     /// Requests that wait for a stream or for their response, which GOAWAY may end, and sessions.
     goaway_awaited: Notify,
