@@ -2,9 +2,11 @@
 
 use squall_wire::{StreamId, frame};
 
+use super::queue::Entry;
+use super::schedule::STALE_SLACK;
 use super::send::StreamRange;
 use super::send_buffer::SendBuffer;
-use super::{Entry, STALE_SLACK, SendState, Streams};
+use super::{SendState, Streams};
 use crate::event::Event;
 
 /// Bytes of the connection's credit per waiting stream that is queued again: a small packet's

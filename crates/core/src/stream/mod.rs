@@ -14,6 +14,7 @@ pub(crate) mod flow;
 mod queue;
 pub(crate) mod reassembly;
 pub(crate) mod recv;
+mod schedule;
 mod segment;
 pub(crate) mod send;
 pub(crate) mod send_buffer;
@@ -33,16 +34,12 @@ use chunk_pool::ChunkPool;
 pub use flow::ReachedLimit;
 use flow::{ReceiveCredit, SendCredit};
 pub use queue::Priority;
-use queue::{Entry, SendQueue};
+use queue::SendQueue;
 use recv::RecvStream;
 use send::{SendState, SendStream};
 
 /// The cost of pieces after gaps allowed in addition to the connection's receive window, in bytes.
 const PIECES_SLACK: u64 = 128 * 1024;
-
-/// Stale entries that the send queue may always hold, so that a short queue is not cleaned
-/// constantly.
-const STALE_SLACK: usize = 64;
 
 /// Ended streams whose memory is kept for new ones until the connection is quiet.
 const SPARE_STREAMS: usize = 64;
@@ -555,120 +552,6 @@ impl Streams {
             opening.peer_ended_count += 1;
             opening.raise_limit();
         }
-    }
-
-    fn enqueue(&mut self, slot: u32) {
-        let withheld = (self.get(slot).map(|s| s.id)).is_some_and(|id| self.is_withheld(id));
-        if !withheld
-            && let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut)
-            && let Some(send) = stream.send.as_mut()
-            && !send.queued
-            && send.wants_to_send()
-        {
-            send.queued = true;
-            let entry = Entry {
-                id: stream.id,
-                slot,
-                rank_changes: send.rank_changes,
-            };
-            self.queue.push(send.priority, entry);
-            if self.queue.len() > 2 * self.table.len() + STALE_SLACK {
-                self.drop_stale();
-            }
-        }
-    }
-
-    /// Removes stale entries from the queue. Every stream has at most one valid entry, so at least
-    /// half of the entries go, and the cost is amortised over the calls that added them.
-    fn drop_stale(&mut self) {
-        let slots = &self.slots;
-        let counts = |entry: &Entry, stands: fn(&SendStream) -> bool| {
-            let stream = slots.get(entry.slot as usize).and_then(Option::as_ref);
-            let stream = stream.filter(|s| s.id == entry.id);
-            let send = stream.and_then(|s| s.send.as_ref());
-            send.is_some_and(|s| stands(s) && s.rank_changes == entry.rank_changes)
-        };
-        self.queue.retain(|entry| counts(entry, |s| s.queued));
-        self.starved.retain(|entry| counts(entry, |s| s.starved));
-    }
-
-    /// The stream that sends next, dropping stale entries on the way.
-    #[inline]
-    fn next_sender(&mut self) -> Option<u32> {
-        loop {
-            let Some((_, entry)) = self.queue.front() else {
-                if !self.may_feed() {
-                    return None;
-                }
-                self.feed_starved();
-                continue;
-            };
-            let Entry { id, slot, .. } = entry;
-            let waits = self
-                .slots
-                .get(slot as usize)
-                .and_then(Option::as_ref)
-                .filter(|s| s.id == id)
-                .and_then(|s| s.send.as_ref())
-                .is_some_and(|s| {
-                    s.queued && s.rank_changes == entry.rank_changes && s.wants_to_send()
-                });
-            if waits {
-                return Some(slot);
-            }
-            self.dequeue(slot, id);
-        }
-    }
-
-    /// Removes the front of the queue, which is this stream.
-    fn dequeue(&mut self, slot: u32, id: StreamId) {
-        let Some((_, entry)) = self.queue.front() else {
-            return;
-        };
-        self.queue.pop_front();
-        if let Some(stream) = self.get(slot).filter(|s| s.id == id)
-            && let Some(send) = stream.send.as_mut()
-            && send.rank_changes == entry.rank_changes
-        {
-            send.queued = false;
-        }
-    }
-
-    /// A stream's priority; `None` if it no longer has a sending part.
-    pub(crate) fn priority(&mut self, id: StreamId) -> Option<Priority> {
-        let slot = self.find(id)?;
-        Some(self.get(slot)?.send.as_ref()?.priority)
-    }
-
-    /// Changes a stream's priority; returns whether it has a sending part.
-    pub(crate) fn set_priority(&mut self, id: StreamId, priority: Priority) -> bool {
-        let Some(slot) = self.find(id) else {
-            return false;
-        };
-        let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
-            return false;
-        };
-        if send.priority != priority {
-            send.priority = priority;
-            // The entry under the old rank is stale from now on.
-            send.rank_changes = send.rank_changes.wrapping_add(1);
-            (send.queued, send.starved) = (false, false);
-            self.enqueue(slot);
-        }
-        true
-    }
-
-    /// Marks a stream as background, if it exists.
-    pub(crate) fn set_background(&mut self, id: StreamId) {
-        if let Some(stream) = self.find(id).and_then(|slot| self.get(slot)) {
-            let was = std::mem::replace(&mut stream.background, true);
-            self.background += usize::from(!was);
-        }
-    }
-
-    /// Whether there are streams that are not background.
-    pub(crate) fn any_in_foreground(&self) -> bool {
-        self.table.len() > self.background
     }
 
     /// Whether a finished stream has data, or its end, that is not acknowledged yet. Once the

@@ -191,7 +191,8 @@ mod tests {
     use bytes::Bytes;
     use squall_wire::{Direction, Side, TransportParameters};
 
-    use super::super::{STALE_SLACK, Streams};
+    use super::super::Streams;
+    use super::super::schedule::STALE_SLACK;
     use super::*;
     use crate::config::TransportConfig;
 
