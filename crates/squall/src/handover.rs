@@ -298,7 +298,9 @@ impl Stopped {
             let task = runtime.spawn(async move {
                 link.receive_all(|run| {
                     // If the worker does not keep up, they are lost, as if on the way.
-                    shared.forward(HeldRun::of(run));
+                    if !shared.forward(HeldRun::of(run)) {
+                        shared.counters.forwards_dropped.add_from_anywhere();
+                    }
                 })
                 .await;
                 // The successor has ended.

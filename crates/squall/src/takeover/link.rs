@@ -14,6 +14,9 @@ use super::message::{decode_run, encode_head};
 const BUFFER: usize = 4 * 1024 * 1024;
 /// Bytes of the longest message: a GRO bundle and its head.
 const LONGEST: usize = 65_536 + 128;
+/// Runs received before other tasks have their turn. Among them may be the worker that the runs are
+/// for: under a flood it would never run, since tokio does not count the use of an `AsyncFd`.
+const RUNS_A_TURN: u32 = 32;
 /// The wait after an error.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -78,6 +81,7 @@ impl WatchedLink {
         let mut message = vec![0; LONGEST];
         // A link carries no descriptors.
         let mut fds = Vec::new();
+        let mut runs = 0_u32;
         loop {
             let received = self.0.receive(&mut message, &mut fds).await;
             fds.clear();
@@ -86,6 +90,10 @@ impl WatchedLink {
                 Ok(len) => {
                     if let Some(run) = message.get_mut(..len).and_then(decode_run) {
                         pass_on(&run);
+                    }
+                    runs = runs.wrapping_add(1);
+                    if runs.is_multiple_of(RUNS_A_TURN) {
+                        tokio::task::yield_now().await;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return,
@@ -99,5 +107,64 @@ impl WatchedLink {
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use squall_wire::{Ecn, Path};
+
+    use super::*;
+
+    /// A link that is always full leaves time for its worker, which is another task of the thread.
+    #[tokio::test]
+    async fn others_run_while_much_arrives() {
+        let (to, from) = Link::pair().unwrap();
+        let path = Path {
+            remote: "192.0.2.1:443".parse().unwrap(),
+            local: None,
+        };
+        let mut sent = 0;
+        loop {
+            let run = DatagramBatch {
+                path,
+                ecn: Ecn::default(),
+                segment_size: 1200,
+                bytes: &mut [0; 1200],
+            };
+            match to.send(&run) {
+                Sent::Yes => sent += 1,
+                _ => break,
+            }
+        }
+        drop(to);
+        assert!(sent > 2 * RUNS_A_TURN, "{sent}");
+        let (received, since) = (Cell::new(0), Cell::new(0));
+        let from = from.watch().unwrap();
+        let receiving = from.receive_all(|_| {
+            received.set(received.get() + 1);
+            since.set(since.get() + 1);
+            assert!(since.get() <= RUNS_A_TURN, "after {}", received.get());
+        });
+        let other = async {
+            loop {
+                since.set(0);
+                tokio::task::yield_now().await;
+            }
+        };
+        let both = async {
+            tokio::select! {
+                biased;
+                () = receiving => {}
+                () = other => {}
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), both)
+            .await
+            .unwrap();
+        assert_eq!(received.get(), sent);
     }
 }

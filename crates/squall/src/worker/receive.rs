@@ -223,12 +223,10 @@ impl Worker {
         let taken = (self.workers.get(usize::from(index)))
             .is_some_and(|worker| worker.forward(HeldRun::of(run)));
         let counters = &self.shared.counters;
-        let fate = if taken {
-            &counters.runs_forwarded
-        } else {
-            &counters.forwards_dropped
-        };
-        fate.add(1);
+        match taken {
+            true => counters.runs_forwarded.add(1),
+            false => counters.forwards_dropped.add_from_anywhere(),
+        }
     }
 
     /// Forwards a run to the processes that had the port before.
@@ -245,7 +243,7 @@ impl Worker {
             .send_to_predecessors(self.shared.index, &run)
         {
             Sent::Yes => counters.runs_forwarded.add(1),
-            Sent::Full => counters.forwards_dropped.add(1),
+            Sent::Full => counters.forwards_dropped.add_from_anywhere(),
             Sent::Gone if !self.shared.common.owns_port() => counters.runs_discarded.add(1),
             Sent::Gone => {
                 // From now on this process answers.
