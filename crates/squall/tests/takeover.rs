@@ -530,6 +530,16 @@ async fn who_may_listen_at_the_path() {
     std::fs::remove_file(&world.place.path).unwrap();
     // A process that was killed leaves a socket.
     drop(std::os::unix::net::UnixListener::bind(&world.place.path).unwrap());
+    // Only a path that does not fit an address is too long (unix(7)).
+    let folder = world.place.folder.as_os_str().len();
+    let of_bytes = |len: usize| world.place.folder.join("p".repeat(len - folder - 1));
+    assert!(Takeover::request(of_bytes(107)).unwrap().is_none());
+    Takeover::request(of_bytes(109)).unwrap_err();
+    // A process with the same number was killed here.
+    let beside = format!("{}.{}", world.place.path.display(), std::process::id());
+    std::fs::write(&beside, b"").unwrap();
+    assert!(world.request().unwrap().is_none());
+    assert!(!Path::new(&beside).exists());
     let path = world.place.path.clone();
     let abandoned = endpoint.clone();
     let waiting = tokio::spawn(async move { abandoned.hand_over(path, &[]).await });

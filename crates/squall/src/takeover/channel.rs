@@ -248,12 +248,15 @@ fn check_place(path: &Path) -> io::Result<()> {
         let why = format!("{} exists and is not a socket", path.display());
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
     }
+    // Not a socket: its longer path might not fit an address.
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));
-    let beside = Path::new(&beside);
-    let fd = new_socket(SocketFlags::CLOEXEC)?;
-    bind(&fd, &SocketAddrUnix::new(beside)?)?;
-    std::fs::remove_file(beside)
+    match std::fs::File::create_new(&beside) {
+        // Left behind by a process that was killed, and had the same number.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        created => drop(created?),
+    }
+    std::fs::remove_file(&beside)
 }
 
 /// Whether there is a socket at `path` at which nobody listens.
