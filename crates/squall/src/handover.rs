@@ -156,12 +156,16 @@ impl Handover {
         // It stays when a successor fails: the next one waits in its queue meanwhile. Without it,
         // the port would seem to be free.
         let mut listener = None;
+        let mut has_failed = false;
         loop {
             let bound = match listener.take() {
                 Some(bound) => bound,
                 None => Listener::bind(&self.path)?,
             };
             let waiting = listener.insert(bound);
+            if has_failed {
+                tokio::time::sleep(PAUSE).await;
+            }
             let result = match waiting.accept().await {
                 Ok(channel) => self.hand_over(&Successor(channel), &mut listener).await,
                 Err(error) => Err(error),
@@ -173,7 +177,7 @@ impl Handover {
                 }
                 Err(error) => crate::warnings::not_handed_over(&self.path, &error),
             }
-            tokio::time::sleep(PAUSE).await;
+            has_failed = true;
         }
     }
 
@@ -207,10 +211,11 @@ impl Handover {
         successor.expect(Word::Ready, TO_GET_READY).await?;
         // From here on, an error or a cancellation makes the workers read again.
         let stopped = Stopped::stop(&self.endpoint, ours).await?;
-        // The successor may want to listen at the path as soon as it has started.
-        *listener = None;
         successor.send(&Word::Stopped.bytes(), &[])?;
         successor.expect(Word::Done, TO_START).await?;
+        // The successor may listen at the path as soon as it has the port. If it fails before, the
+        // next one finds this process.
+        *listener = None;
         // Nothing can interrupt the rest: the port is the successor's exactly if it is told so.
         successor.send(&Word::Done.bytes(), &[])?;
         let (common, _) = self.endpoint.workers();

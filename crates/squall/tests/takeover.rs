@@ -320,6 +320,33 @@ async fn a_successor_that_fails_changes_nothing() {
     assert!(is_alive(&connect(&client, address).await).await);
 }
 
+/// It fails when the predecessor reads no more. The next one finds the predecessor, however soon it
+/// asks: if it found nobody, it would try to bind a port that is in use.
+#[tokio::test]
+async fn a_successor_that_fails_late_leaves_the_path_to_the_next() {
+    let world = World::new("late");
+    let first = world.server().bind().unwrap();
+    let address = first.local_addr().unwrap();
+    let _serving = echo(&first);
+    let client = world.client();
+    let connection = connect(&client, address).await;
+    let handed_over = world.place.wait_at(&first).await;
+    for _ in 0..3 {
+        let takeover = world.request().unwrap().unwrap();
+        // Its worker does not start: there is no such CPU.
+        let builder = world.server().cpu(1_000_000).take_over(takeover);
+        builder.bind().unwrap_err();
+    }
+    let takeover = world.request().unwrap().unwrap();
+    assert!(is_alive(&connection).await);
+    assert!(is_alive(&connect(&client, address).await).await);
+    // A predecessor that ends meanwhile is named as the reason.
+    first.close(0, b"");
+    assert!(within(handed_over).await.unwrap().is_err());
+    let error = world.server().take_over(takeover).bind().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+}
+
 /// At whatever moment the predecessor gives up, one of the two has the port.
 #[tokio::test]
 async fn a_handover_that_is_cancelled_leaves_one_owner() {
@@ -503,6 +530,16 @@ async fn who_may_listen_at_the_path() {
     let nowhere = world.place.folder.join("nothing/takeover");
     let error = Takeover::request(nowhere).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
+    // Only a path that does not fit an address is too long (unix(7)).
+    let folder = world.place.folder.as_os_str().len();
+    let of_bytes = |len: usize| world.place.folder.join("p".repeat(len - folder - 1));
+    assert!(Takeover::request(of_bytes(107)).unwrap().is_none());
+    Takeover::request(of_bytes(109)).unwrap_err();
+    // A process with the same number was killed here.
+    let beside = format!("{}.{}", world.place.path.display(), std::process::id());
+    std::fs::write(&beside, b"").unwrap();
+    assert!(world.request().unwrap().is_none());
+    assert!(!Path::new(&beside).exists());
     let endpoint = world.server().bind().unwrap();
     let waiting = world.place.wait_at(&endpoint).await;
     // Somebody already does.
@@ -530,16 +567,6 @@ async fn who_may_listen_at_the_path() {
     std::fs::remove_file(&world.place.path).unwrap();
     // A process that was killed leaves a socket.
     drop(std::os::unix::net::UnixListener::bind(&world.place.path).unwrap());
-    // Only a path that does not fit an address is too long (unix(7)).
-    let folder = world.place.folder.as_os_str().len();
-    let of_bytes = |len: usize| world.place.folder.join("p".repeat(len - folder - 1));
-    assert!(Takeover::request(of_bytes(107)).unwrap().is_none());
-    Takeover::request(of_bytes(109)).unwrap_err();
-    // A process with the same number was killed here.
-    let beside = format!("{}.{}", world.place.path.display(), std::process::id());
-    std::fs::write(&beside, b"").unwrap();
-    assert!(world.request().unwrap().is_none());
-    assert!(!Path::new(&beside).exists());
     let path = world.place.path.clone();
     let abandoned = endpoint.clone();
     let waiting = tokio::spawn(async move { abandoned.hand_over(path, &[]).await });

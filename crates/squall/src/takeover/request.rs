@@ -126,7 +126,7 @@ impl Claim {
         let Some(takeover) = &self.0 else {
             return Ok(());
         };
-        takeover.channel.send(&[&Word::Ready.bytes()], &[])?;
+        say(Word::Ready, &takeover.channel)?;
         expect(Word::Stopped, &receive(&takeover.channel, &mut Vec::new())?)
     }
 
@@ -135,10 +135,19 @@ impl Claim {
         let Some(takeover) = &self.0 else {
             return Ok(());
         };
-        takeover.channel.send(&[&Word::Done.bytes()], &[])?;
+        say(Word::Done, &takeover.channel)?;
         // Otherwise the predecessor has given up waiting, and reads its sockets again.
         expect(Word::Done, &receive(&takeover.channel, &mut Vec::new())?)
     }
+}
+
+fn say(word: Word, channel: &Channel) -> io::Result<()> {
+    let sent = channel.send(&[&word.bytes()], &[]);
+    sent.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => gone(),
+        io::ErrorKind::WouldBlock => unanswered(),
+        _ => error,
+    })
 }
 
 /// The next message.
