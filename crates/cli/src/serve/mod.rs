@@ -103,8 +103,7 @@ async fn run(args: &Serve) -> Result<()> {
         Some(path) => Inherited::request(path, args.listen)?,
         None => None,
     };
-    // What a successor gets in addition to the UDP port.
-    let mut listeners = Vec::new();
+    let mut metrics_listener = None;
     if let Some(MetricsAt::Address(address)) = args.metrics {
         let listener = match inherited_listener(&mut inherited, address)? {
             Some(listener) => listener,
@@ -113,7 +112,7 @@ async fn run(args: &Serve) -> Result<()> {
         let address = listener.local_addr().map_err(context("metrics"))?;
         say(&format!("metrics at http://{address}/metrics"));
         let listener = Arc::new(listener);
-        listeners.push(Arc::clone(&listener));
+        metrics_listener = Some(Arc::clone(&listener));
         let (metrics, closing) = (Arc::clone(&metrics), closing.clone());
         tokio::spawn(tcp::serve_metrics(listener, metrics, closing));
     }
@@ -122,7 +121,6 @@ async fn run(args: &Serve) -> Result<()> {
         None => bind_both(args, &certificate).await?,
     };
     let listener = Arc::new(listener);
-    listeners.push(Arc::clone(&listener));
     let address = listener.local_addr().map_err(context("local address"))?;
     if let Some(endpoint) = &endpoint {
         let transport = Transport::new(endpoint.clone(), args.stage_times);
@@ -140,7 +138,7 @@ async fn run(args: &Serve) -> Result<()> {
         closing: closing.clone(),
         stopping: stopping.clone(),
     });
-    let accepting = tokio::spawn(server.run(listener));
+    let accepting = tokio::spawn(server.run(Arc::clone(&listener)));
     if let Some(endpoint) = &endpoint {
         let server = Arc::new(quic::Server {
             site: Arc::clone(&site),
@@ -154,7 +152,7 @@ async fn run(args: &Serve) -> Result<()> {
     // The listeners close when they are no longer accepted from, unless there is a successor.
     let successor = (args.takeover.as_ref())
         .zip(endpoint.clone())
-        .map(|(path, endpoint)| Successor::new(path, endpoint, listeners));
+        .map(|(path, endpoint)| Successor::new(path, endpoint, listener, metrics_listener));
     let mut handed_over = Box::pin(hand_over(successor.as_ref()));
     announce(address, endpoint.is_some(), &certificate);
     let has_successor = loop {
@@ -170,7 +168,7 @@ async fn run(args: &Serve) -> Result<()> {
     };
     drop(handed_over);
     // Without a successor, the TCP ports close with their last copies.
-    let successor = successor.filter(|_| has_successor);
+    let successor = (successor.filter(|_| has_successor)).map(Successor::without_metrics);
     let everything = async {
         let _ = accepting.await;
         let _ = permits.acquire_many(args.max_connections).await;

@@ -1,5 +1,6 @@
 //! A server replaces a running one, on the same ports.
 
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use crate::common::signal;
 /// Enough that a client that stops reading keeps the request in flight.
 const LARGE: usize = 30_000_000;
 
-/// How long a server that cannot start may take to say so.
+/// How long what must happen soon may take, such as the end of a server that cannot start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Folders of the old release and the new one, and where the servers meet.
@@ -167,6 +168,43 @@ fn the_ports_survive_a_successor_that_crashes() {
         }
         assert!(len > LARGE / 2, "{len}");
         assert_eq!(third.stop(), Some(0));
+    });
+}
+
+/// The address for metrics is free for a later server, though a server that had it still has
+/// requests.
+#[test]
+fn an_upgrade_can_move_the_metrics_and_back() {
+    let releases = Releases::new();
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let metrics = free.local_addr().expect("an address").to_string();
+    drop(free);
+    let start = |port, at: Option<&str>| {
+        let path = ["--takeover", &releases.path, releases.old.path()];
+        let metrics = at.map(|at| ["--metrics", at]);
+        let metrics = metrics.iter().flatten().copied();
+        Server::at(port, &path.into_iter().chain(metrics).collect::<Vec<_>>())
+    };
+    let first = start(0, Some(&metrics));
+    run(async {
+        let mut client = first.connect(Version::Http3).await;
+        let request = Request::get("/large").body(whole("")).expect("a request");
+        let mut body = client.send(request).await.expect("a response").into_body();
+        body.frame().await.expect("a frame").expect("data");
+        let next = |at| tokio::task::block_in_place(|| start(first.port, at));
+        let second = next(Some(&metrics));
+        TcpStream::connect(&metrics).expect("the second has it");
+        let third = next(None);
+        // The second one is about to say that it has handed over, and then closes it.
+        let began = Instant::now();
+        while TcpListener::bind(&metrics).is_err() {
+            assert!(began.elapsed() < PATIENCE, "the address is in use");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let fourth = next(Some(&metrics));
+        TcpStream::connect(&metrics).expect("the fourth has it");
+        drop((second, third, body));
+        assert_eq!(fourth.stop(), Some(0));
     });
 }
 

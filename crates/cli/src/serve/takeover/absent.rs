@@ -34,8 +34,17 @@ impl Inherited {
 pub(crate) enum Successor {}
 
 impl Successor {
-    pub(crate) fn new(_: &Path, _: Endpoint, _: Vec<Arc<TcpListener>>) -> Self {
+    pub(crate) fn new(
+        _: &Path,
+        _: Endpoint,
+        _: Arc<TcpListener>,
+        _: Option<Arc<TcpListener>>,
+    ) -> Self {
         unreachable!("`Inherited::request` fails first")
+    }
+
+    pub(crate) fn without_metrics(self) -> Self {
+        match self {}
     }
 
     pub(crate) async fn wait(&self) {

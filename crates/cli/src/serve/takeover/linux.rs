@@ -82,22 +82,40 @@ fn fits(listen: SocketAddr, theirs: SocketAddr) -> bool {
 pub(crate) struct Successor {
     path: PathBuf,
     endpoint: Endpoint,
-    listeners: Vec<Arc<TcpListener>>,
+    site: Arc<TcpListener>,
+    metrics: Option<Arc<TcpListener>>,
 }
 
 impl Successor {
-    pub(crate) fn new(path: &Path, endpoint: Endpoint, listeners: Vec<Arc<TcpListener>>) -> Self {
+    pub(crate) fn new(
+        path: &Path,
+        endpoint: Endpoint,
+        site: Arc<TcpListener>,
+        metrics: Option<Arc<TcpListener>>,
+    ) -> Self {
         Self {
             path: path.to_owned(),
             endpoint,
-            listeners,
+            site,
+            metrics,
+        }
+    }
+
+    /// Closes the listener for metrics once a successor has its own: otherwise its address would be
+    /// in use until this process ends, even if no later server has it. If the successor crashes,
+    /// the next one binds it.
+    pub(crate) fn without_metrics(self) -> Self {
+        Self {
+            metrics: None,
+            ..self
         }
     }
 
     /// Ends when a successor has the ports. If it then ends early, the next call waits for another.
     /// A path that cannot be used is no reason to stop serving.
     pub(crate) async fn wait(&self) {
-        let listeners: Vec<_> = self.listeners.iter().map(|one| one.as_fd()).collect();
+        let listeners = self.metrics.iter().chain([&self.site]);
+        let listeners: Vec<_> = listeners.map(|one| one.as_fd()).collect();
         let mut has_warned = false;
         loop {
             let Err(error) = self.endpoint.hand_over(&self.path, &listeners).await else {
