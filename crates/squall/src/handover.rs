@@ -23,6 +23,8 @@ const MAX_PREDECESSORS: usize = 16;
 const TO_GET_READY: Duration = Duration::from_secs(60);
 /// How long its workers may take to start.
 const TO_START: Duration = Duration::from_secs(10);
+/// How often to see whether other processes can still find the path.
+const LOOK: Duration = Duration::from_secs(2);
 /// The wait after a process that was not welcome, or an error of the system.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -67,7 +69,7 @@ impl Endpoint {
     ///
     /// The file at `path` can be opened by every process that may enter its directory, but only
     /// processes of the same user, or of root, get the port. A file that an earlier process left
-    /// behind is replaced.
+    /// behind is replaced. If the file is removed, it is made again within seconds.
     ///
     /// The successor may hand over in its turn while this process still has connections; up to 16
     /// processes may be left over in this way. While there are any, no stateless resets are sent.
@@ -158,7 +160,7 @@ impl Handover {
         let mut listener = None;
         let mut has_failed = false;
         loop {
-            let bound = match listener.take() {
+            let bound = match listener.take().filter(Listener::is_in_place) {
                 Some(bound) => bound,
                 None => Listener::bind(&self.path)?,
             };
@@ -166,7 +168,7 @@ impl Handover {
             if has_failed {
                 tokio::time::sleep(PAUSE).await;
             }
-            let result = match waiting.accept().await {
+            let result = match accept(waiting).await {
                 Ok(channel) => self.hand_over(&Successor(channel), &mut listener).await,
                 Err(error) => Err(error),
             };
@@ -252,6 +254,22 @@ impl Handover {
             descriptors: u8::try_from(self.descriptors.len()).unwrap_or(u8::MAX),
             reset_key: settings.reset_key,
             token_key: settings.token_key,
+        }
+    }
+}
+
+/// Waits for a process that connects.
+///
+/// # Errors
+/// The file at the path is gone (`NotFound`), and those of [`Listener::accept`].
+async fn accept(listener: &Listener) -> io::Result<WatchedChannel> {
+    loop {
+        if let Ok(accepted) = timeout(LOOK, listener.accept()).await {
+            return accepted;
+        }
+        if !listener.is_in_place() {
+            let why = "the socket at the path was removed";
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
     }
 }

@@ -579,6 +579,34 @@ async fn who_may_listen_at_the_path() {
     assert_eq!(error.kind(), ErrorKind::NotConnected);
 }
 
+/// systemd removes a unit's folder in `/run` when the unit stops, though another unit uses it.
+#[tokio::test]
+async fn a_file_that_was_removed_is_made_again() {
+    let world = World::new("removed");
+    let endpoint = world.server().bind().unwrap();
+    let waiting = world.place.wait_at(&endpoint).await;
+    std::fs::remove_file(&world.place.path).unwrap();
+    world.place.somebody_listens().await;
+    drop(world.request_patiently().await);
+    // Another process has the path now: it keeps it.
+    let beside = world.place.folder.join("other");
+    let other = std::os::unix::net::UnixListener::bind(&beside).unwrap();
+    std::fs::rename(beside, &world.place.path).unwrap();
+    let error = within(waiting).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    assert!(world.place.path.exists());
+    drop(other);
+    let waiting = world.place.wait_at(&endpoint).await;
+    let takeover = world.request_patiently().await;
+    let successor = world.server().take_over(takeover).bind().unwrap();
+    within(waiting).await.unwrap().unwrap();
+    // There is no folder for it.
+    let waiting = world.place.wait_at(&successor).await;
+    std::fs::remove_dir_all(&world.place.folder).unwrap();
+    let error = within(waiting).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
 #[tokio::test]
 async fn closing_the_endpoint_ends_the_wait() {
     let world = World::new("closed");

@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -180,7 +180,12 @@ fn other_user(who: &str, theirs: Uid, this: Uid) -> io::Error {
 pub(crate) struct Listener {
     fd: Watched,
     path: PathBuf,
+    /// The file. Its number is not used again while the socket is open.
+    file: File,
 }
+
+/// Device and number of a file.
+type File = (u64, u64);
 
 impl Listener {
     /// Listens at `path`. A socket that a process left there is replaced; one at which a process
@@ -196,9 +201,19 @@ impl Listener {
             }
             bound => bound?,
         }
+        let file = file_at(path)?;
         listen(&fd, 1)?;
         let (fd, path) = (sys::watch(fd)?, path.to_owned());
-        Ok(Self { fd, path })
+        Ok(Self { fd, path, file })
+    }
+
+    /// Whether other processes can still find it. systemd removes a unit's folder in `/run` when
+    /// the unit stops, though another unit uses it, and programs that tidy up remove sockets.
+    pub(crate) fn is_in_place(&self) -> bool {
+        match file_at(&self.path) {
+            Ok(file) => file == self.file,
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
     }
 
     /// Waits for the next process that connects.
@@ -225,7 +240,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if file_at(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -267,6 +284,11 @@ fn is_abandoned(path: &Path) -> bool {
     };
     let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     is_socket(path) == Some(true) && refuses().is_err_and(is_refused)
+}
+
+fn file_at(path: &Path) -> io::Result<File> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
 }
 
 /// Whether the file at `path` is a socket; `None` if there is no file.
