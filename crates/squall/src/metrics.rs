@@ -46,6 +46,8 @@
 //! | `squall_udp_sent_datagrams_total`, `squall_udp_received_datagrams_total` | |
 //! | `squall_udp_send_blocked_total` | sends that found the socket's buffer full |
 //! | `squall_runs_discarded_total` | datagrams of no connection |
+//! | `squall_runs_forwarded_total` | to another worker, or an earlier process |
+//! | `squall_forwards_dropped_total` | since too many of them waited there |
 //! | `squall_incoming_dropped_total` | attempts dropped because too many were in progress |
 //! | `squall_stateless_resets_total` | sent |
 //! | `squall_retries_total` | sent |
@@ -116,6 +118,8 @@ impl Metrics {
             ),
             ("squall_udp_send_blocked_total", udp.send_blocked),
             ("squall_runs_discarded_total", stats.runs_discarded),
+            ("squall_runs_forwarded_total", stats.runs_forwarded),
+            ("squall_forwards_dropped_total", stats.forwards_dropped),
             (
                 "squall_incoming_dropped_total",
                 stats.incoming_dropped + unrouted.attempts_dropped,
@@ -311,6 +315,16 @@ const COUNTERS: &[(&str, Unit, &str)] = &[
         "squall_runs_discarded_total",
         Unit::Count,
         "Datagrams of no connection, in runs",
+    ),
+    (
+        "squall_runs_forwarded_total",
+        Unit::Count,
+        "Runs forwarded to another worker, or an earlier process",
+    ),
+    (
+        "squall_forwards_dropped_total",
+        Unit::Count,
+        "Runs not forwarded: too many waited there",
     ),
     (
         "squall_incoming_dropped_total",

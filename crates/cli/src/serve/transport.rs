@@ -80,6 +80,16 @@ impl Transport {
                 stats.runs_discarded,
             ),
             (
+                "squall_runs_forwarded_total",
+                "Runs forwarded to another worker, or an earlier process.",
+                stats.runs_forwarded,
+            ),
+            (
+                "squall_forwards_dropped_total",
+                "Runs not forwarded, since too many waited there.",
+                stats.forwards_dropped,
+            ),
+            (
                 "squall_stateless_resets_total",
                 "Stateless resets sent.",
                 unrouted.stateless_resets,

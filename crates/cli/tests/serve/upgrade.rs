@@ -11,6 +11,7 @@ use http_body_util::BodyExt as _;
 
 use crate::client::{ALL, Folder, Server, Version, run, whole};
 use crate::common::signal;
+use crate::life::metrics as metrics_of;
 
 /// Enough that a client that stops reading keeps the request in flight.
 const LARGE: usize = 30_000_000;
@@ -203,7 +204,15 @@ fn an_upgrade_can_move_the_metrics_and_back() {
         }
         let fourth = next(Some(&metrics));
         TcpStream::connect(&metrics).expect("the fourth has it");
-        drop((second, third, body));
+        // What the client sends goes from the fourth to the first.
+        drop(body);
+        let began = Instant::now();
+        while metrics_of(&fourth).contains("squall_runs_forwarded_total 0\n") {
+            assert!(began.elapsed() < PATIENCE, "{}", metrics_of(&fourth));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(metrics_of(&fourth).contains("squall_forwards_dropped_total 0\n"));
+        drop((second, third));
         assert_eq!(fourth.stop(), Some(0));
     });
 }
