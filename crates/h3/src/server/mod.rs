@@ -185,11 +185,16 @@ pub struct Serve<S> {
 }
 
 impl<S: HttpService + Sync> Serve<S> {
-    /// Serves until `signal` is ready, and then ends gracefully: no more connections are accepted,
-    /// and each connection ends as [`ServeConnection::poll_shutdown`] describes. Ready when all
-    /// have ended.
+    /// Serves until `signal` is ready, and then ends gracefully: further attempts to connect are
+    /// refused, so that their clients learn it at once, and each connection ends as
+    /// [`ServeConnection::poll_shutdown`] describes. Ready when all have ended.
+    ///
+    /// To leave attempts unanswered instead, so that clients repeat them and reach a process that
+    /// takes over the port, call [`Endpoint::set_server_config`] with `None` before `signal` is
+    /// ready. The endpoint stays open: close it with [`Endpoint::shutdown`].
     pub async fn with_graceful_shutdown(self, signal: impl Future<Output = ()>) {
         let (stop, stopping) = watch::channel(false);
+        let endpoint = self.endpoint.clone();
         let mut signal = pin!(signal);
         let mut accept = Box::pin(self.accept(stopping));
         let signalled = poll_fn(|cx| {
@@ -198,12 +203,20 @@ impl<S: HttpService + Sync> Serve<S> {
             }
             accept.as_mut().poll(cx).map(|()| false)
         });
-        if signalled.await {
+        let signalled = signalled.await;
+        if signalled {
             let _ = stop.send(true);
         }
         drop(accept);
         // Connections hold the other ends.
-        stop.closed().await;
+        let mut ended = pin!(stop.closed());
+        let mut refused = pin!(refuse_all(&endpoint));
+        let mut refuses = signalled;
+        poll_fn(|cx| {
+            refuses = refuses && refused.as_mut().poll(cx).is_pending();
+            ended.as_mut().poll(cx)
+        })
+        .await;
     }
 
     async fn accept(&self, stopping: watch::Receiver<bool>) {
@@ -225,6 +238,13 @@ impl<S: HttpService + Sync> Serve<S> {
         while let Some(incoming) = self.endpoint.accept().await {
             tokio::spawn(serve(incoming));
         }
+    }
+}
+
+/// Refuses attempts to connect, until the endpoint is closed.
+async fn refuse_all(endpoint: &Endpoint) {
+    while let Some(incoming) = endpoint.accept().await {
+        incoming.refuse();
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::Request;
-use squall::{CloseReason, TransportConfig};
+use squall::{CloseReason, TransportConfig, TransportErrorCode};
 use squall_h3::{Body, Code, server};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, oneshot};
@@ -84,6 +84,58 @@ fn stoppable(site: &Site) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) 
     let serving = server::Builder::new().serve(site.endpoint.clone(), service);
     let signal = async move { stopped.await.unwrap() };
     (stop, tokio::spawn(serving.with_graceful_shutdown(signal)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_finishes_refuses_others_at_once() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let builder = server::Builder::new();
+        let builder = if on_worker {
+            builder.on_worker()
+        } else {
+            builder
+        };
+        let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let waiting = (Arc::clone(&begun), Arc::clone(&go_on));
+        let service = Serve(move |_| {
+            let (begun, go_on) = waiting.clone();
+            async move {
+                begun.notify_one();
+                go_on.notified().await;
+                response("content")
+            }
+        });
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = builder.serve(site.endpoint.clone(), service);
+        let signal = async move { stopped.await.unwrap() };
+        let server = tokio::spawn(serving.with_graceful_shutdown(signal));
+        let client = site.client().await;
+        let under_way = tokio::spawn(async move { client.send(get("/")).await });
+        within(begun.notified()).await;
+        stop.send(()).unwrap();
+
+        // The signal arrives a moment later.
+        let refused = async {
+            loop {
+                if let Err(reason) = site.connect().await {
+                    break reason;
+                }
+            }
+        };
+        let began = Instant::now();
+        let reason = within(refused).await;
+        assert!(began.elapsed() < Duration::from_secs(2), "{reason}");
+        assert!(
+            matches!(&reason, CloseReason::Transport { code, remote: true, .. }
+                if *code == TransportErrorCode::CONNECTION_REFUSED),
+            "{reason}"
+        );
+        go_on.notify_one();
+        let answer = within(under_way).await.unwrap().unwrap();
+        assert_eq!(read(answer.into_body()).await.unwrap(), b"content");
+        within(server).await.unwrap();
+    }
 }
 
 /// Forwards datagrams between a client and a server. Those from the server are lost while

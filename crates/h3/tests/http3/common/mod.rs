@@ -12,7 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use squall::tls::Identity;
-use squall::{Builder, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig};
+use squall::{
+    Builder, ClientConfig, CloseReason, Connection, Endpoint, ServerConfig, TransportConfig,
+};
 use squall_h3::client::SendRequest;
 use squall_h3::{Body, Config, Error, SendBody, server};
 use tower_service::Service;
@@ -76,6 +78,16 @@ impl Site {
         let client = Endpoint::client(ANY_PORT).unwrap();
         let connecting = client.connect_with(config, address, "localhost").unwrap();
         within(connecting).await.unwrap()
+    }
+
+    /// Connects, to see how that fails.
+    pub(crate) async fn connect(&self) -> Result<Connection, CloseReason> {
+        let address = self.endpoint.local_addr().unwrap();
+        let client = Endpoint::client(ANY_PORT).unwrap();
+        client
+            .connect_with(self.client_config(), address, "localhost")
+            .unwrap()
+            .await
     }
 
     pub(crate) fn client_config(&self) -> ClientConfig {
