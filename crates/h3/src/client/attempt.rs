@@ -55,11 +55,12 @@ impl Attempt {
         Some(Self(reporter.upgrade()?.subscribe()))
     }
 
-    /// Waits for a connection; if `may_be_early`, for one that can send early data.
+    /// Waits for a connection; if `may_be_early`, for one that can send early data. `None`: the
+    /// attempt was cancelled, because its runtime ended or the resolver panicked.
     ///
     /// # Errors
     /// No address answers.
-    pub(super) async fn connection(mut self, may_be_early: bool) -> Result<Reached, Error> {
+    pub(super) async fn connection(mut self, may_be_early: bool) -> Result<Option<Reached>, Error> {
         let usable = |progress: &Progress| match progress {
             Progress::Connecting(Some(early)) => may_be_early && !early.is_closed(),
             Progress::Connecting(None) => false,
@@ -71,22 +72,18 @@ impl Attempt {
             .await
             .map(|progress| progress.clone());
         match progress {
-            Ok(Progress::Connecting(Some(requests))) => Ok(Reached {
+            Ok(Progress::Connecting(Some(requests))) => Ok(Some(Reached {
                 requests,
                 is_new: true,
                 early: Some(self),
-            }),
-            Ok(Progress::Connected(requests)) => Ok(Reached {
+            })),
+            Ok(Progress::Connected(requests)) => Ok(Some(Reached {
                 requests,
                 is_new: true,
                 early: None,
-            }),
+            })),
             Ok(Progress::Failed(error)) => Err(Error::Connect(copy(&error))),
-            // The runtime ends, or the resolver panicked.
-            Ok(Progress::Connecting(None)) | Err(_) => {
-                let error = io::Error::other("the attempt to connect was cancelled");
-                Err(Error::Connect(error))
-            }
+            Ok(Progress::Connecting(None)) | Err(_) => Ok(None),
         }
     }
 

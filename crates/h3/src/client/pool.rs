@@ -83,7 +83,10 @@ impl Resolve for System {
 /// - A connection that ends is forgotten, and its origin with it. At most 1,000 alternatives are
 ///   kept.
 ///
-/// Clones share the connections. It is a [`Service`] for use on a tokio runtime.
+/// Clones share the connections. It is a [`Service`] for use on a tokio runtime, or on several: an
+/// attempt to connect is a task of the runtime of the request that began it. If that runtime ends,
+/// the other requests begin another attempt. While it exists and is not driven, as a current-thread
+/// runtime outside of `block_on`, they wait.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -185,8 +188,12 @@ impl Inner {
         // The attempt whose early data was lost.
         let mut lost: Option<Attempt> = None;
         for attempt in 1.. {
-            let reached = match lost.take() {
+            let other = match lost.take() {
                 Some(attempt) => attempt.connection(false).await?,
+                None => None,
+            };
+            let reached = match other {
+                Some(reached) => reached,
                 None => self.reach(&origin, may_be_early).await?,
             };
             let mut request = Request::new(MaybeBody { body: body.take() });
@@ -239,28 +246,40 @@ impl Inner {
         origin: &Origin,
         may_be_early: bool,
     ) -> Result<Reached, Error> {
-        let attempt = {
-            let mut origins = lock(&self.origins);
-            let joined = match origins.get(origin) {
-                Some(Place::Connected(requests)) if !requests.is_closed() => {
-                    return Ok(Reached {
-                        requests: requests.clone(),
-                        is_new: false,
-                        early: None,
-                    });
-                }
-                Some(Place::Connecting(reporter)) => Attempt::join(reporter),
-                _ => None,
+        loop {
+            let (attempt, is_own) = {
+                let mut origins = lock(&self.origins);
+                let joined = match origins.get(origin) {
+                    Some(Place::Connected(requests)) if !requests.is_closed() => {
+                        return Ok(Reached {
+                            requests: requests.clone(),
+                            is_new: false,
+                            early: None,
+                        });
+                    }
+                    Some(Place::Connecting(reporter)) => Attempt::join(reporter),
+                    _ => None,
+                };
+                let is_own = joined.is_none();
+                let attempt = joined.unwrap_or_else(|| {
+                    let (reporter, attempt) = Attempt::begin();
+                    let place = Place::Connecting(Arc::downgrade(&reporter));
+                    origins.insert(origin.clone(), place);
+                    tokio::spawn(Arc::clone(self).attempt(origin.clone(), reporter));
+                    attempt
+                });
+                (attempt, is_own)
             };
-            joined.unwrap_or_else(|| {
-                let (reporter, attempt) = Attempt::begin();
-                let place = Place::Connecting(Arc::downgrade(&reporter));
-                origins.insert(origin.clone(), place);
-                tokio::spawn(Arc::clone(self).attempt(origin.clone(), reporter));
-                attempt
-            })
-        };
-        attempt.connection(may_be_early).await
+            match attempt.connection(may_be_early).await? {
+                Some(reached) => return Ok(reached),
+                None if is_own => {
+                    let error = io::Error::other("the attempt to connect was cancelled");
+                    return Err(Error::Connect(error));
+                }
+                // The request that began it was made on a runtime that has ended; this one's runs.
+                None => {}
+            }
+        }
     }
 
     /// Connects to an origin for the requests that wait, as long as there are any.

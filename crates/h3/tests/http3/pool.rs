@@ -170,6 +170,40 @@ async fn an_address_that_is_silent_costs_a_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_outlives_the_runtime_of_the_attempt_that_it_waits_for() {
+    let world = World::new();
+    let (server, address) = world.server();
+    let (silent_socket, silent) = silent();
+    world.set("one.test", vec![silent]);
+    serve(server, |_| response("one"));
+    let client = world.client();
+    let other = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let request = |client: &Client| {
+        let client = client.clone();
+        async move { text(&client, "https://one.test/").await }
+    };
+    let begins = other.spawn(request(&client));
+    let mut joins = std::pin::pin!(request(&client));
+    within(async {
+        while arrived(&silent_socket) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let waits = tokio::time::timeout(Duration::from_millis(20), &mut joins);
+    assert!(waits.await.is_err());
+
+    world.set("one.test", vec![address]);
+    other.shutdown_background();
+    assert_eq!(joins.await, "one");
+    assert!(begins.await.unwrap_err().is_cancelled());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_goes_away_is_replaced() {
     let world = World::new();
     let (old, old_at) = world.server();
