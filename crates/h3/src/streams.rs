@@ -193,6 +193,8 @@ impl Streams {
                 incremental: true,
             });
             send.set_background();
+            // If the task that drives the connection is dropped; without a code it is a warning.
+            send.set_drop_code(Code::H3_INTERNAL_ERROR.0);
             let qlog = &self.shared.qlog;
             qlog.stream_type_set(Side::Local, send.id(), *stream_type);
             self.opened += 1;

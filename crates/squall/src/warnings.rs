@@ -45,7 +45,7 @@ mod on {
         );
     }
 
-    /// The first stream of a connection that a dropped handle reset.
+    /// The first stream of a connection that a dropped handle reset without a code of its own.
     pub(crate) fn stream_dropped(stream: u64) {
         tracing::warn!(
             stream,

@@ -7,6 +7,7 @@ mod common;
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 
 use common::{Pair, within};
@@ -81,6 +82,44 @@ async fn a_stream_can_have_a_drop_code_of_its_own() {
     let (mut recv, task) = ask(&pair, handler).await;
     assert_eq!(code_of(&mut recv).await, 77);
     task.await.unwrap();
+}
+
+/// Counts the warnings of its thread that name a dropped stream.
+struct Warnings(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN && metadata.fields().field("stream").is_some()
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn only_drops_without_a_code_are_warned_about_and_only_once() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let _guard = tracing::subscriber::set_default(Warnings(Arc::clone(&count)));
+    let pair = Pair::new().await;
+    for (code, warnings) in [(Some(77), 0), (None, 1), (None, 1), (Some(77), 1)] {
+        let mut send = pair.near.open_uni().await.unwrap();
+        if let Some(code) = code {
+            send.set_drop_code(code);
+        }
+        drop(send);
+        assert_eq!(count.load(Ordering::SeqCst), warnings, "{code:?}");
+    }
+    assert_eq!(pair.near.stats().streams_reset_on_drop, 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,7 @@ use squall_h3::{Body, Config, server};
 use tower_service::Service;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::common::{Site, get, read, within};
 
@@ -34,7 +34,7 @@ impl Visit for Line {
 
 impl Subscriber for Collector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("squall_h3")
+        metadata.target().starts_with("squall_h3") || *metadata.level() <= Level::WARN
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -26,8 +27,9 @@ const MAX_COPY: usize = 64 * 1024;
 /// panicked, returned early or was cancelled never looks complete to the peer. The error code is
 /// the one set by [`set_drop_code`](Self::set_drop_code), or else
 /// [`TransportConfig::reset_on_drop_code`](crate::TransportConfig::reset_on_drop_code). Such resets
-/// are counted in [`Stats::streams_reset_on_drop`](crate::Stats::streams_reset_on_drop), and the
-/// first on each connection is logged as a warning.
+/// are counted in [`Stats::streams_reset_on_drop`](crate::Stats::streams_reset_on_drop). The first
+/// on each connection is logged as a warning, except for streams whose owner has called
+/// `set_drop_code` and so knows what a drop does.
 ///
 /// Libraries that want one type for both directions, such as TLS or proxies, get it from
 /// [`tokio::io::join`]`(recv, send)`, which is `AsyncRead + AsyncWrite`.
@@ -472,20 +474,23 @@ impl Drop for Stopped {
 impl Drop for SendStream {
     fn drop(&mut self) {
         let mut waiting = Vec::new();
-        let dropped = self.connection.0.call(|state| {
+        let surprises = self.connection.0.call(|state| {
             let dropped = self
                 .ended
                 .is_none()
                 .then(|| state.core.reset_dropped(self.id, self.drop_code))
-                .flatten();
-            if dropped.is_some() {
+                .flatten()
+                .is_some();
+            if dropped {
                 state.on_reset(self.id, &mut waiting);
             }
             state.release_stream(self.id);
             dropped
+                && self.drop_code.is_none()
+                && !mem::replace(&mut state.has_warned_of_drop, true)
         });
         waiting.into_iter().for_each(Waker::wake);
-        if dropped == Some(1) {
+        if surprises {
             crate::warnings::stream_dropped(self.id.0);
         }
     }

@@ -97,6 +97,8 @@ pub(crate) struct State {
     /// The worker has let go of the connection.
     pub(crate) removed: bool,
     pub(crate) connected: bool,
+    /// Whether `tracing` has heard of a stream that a dropped handle reset.
+    pub(crate) has_warned_of_drop: bool,
     /// What the handshake negotiates is known.
     pub(crate) handshake_data: bool,
     /// Whether a task waits for that.
@@ -134,6 +136,7 @@ impl State {
             begun: Time::ZERO,
             removed: false,
             connected: false,
+            has_warned_of_drop: false,
             handshake_data: false,
             handshake_data_awaited: false,
             early_data: None,
