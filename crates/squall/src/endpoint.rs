@@ -250,7 +250,8 @@ impl Endpoint {
     }
 
     /// Replaces the server configuration for new connections, for example after a certificate
-    /// renewal. Existing connections keep theirs. With `None`, no more connections are accepted.
+    /// renewal. Existing connections keep theirs. With `None`, attempts to connect are ignored:
+    /// clients repeat them until their handshake timeout. [`Incoming::refuse`] tells them at once.
     ///
     /// # Errors
     /// The configuration is invalid (`InvalidInput`, with the reason).

@@ -138,6 +138,24 @@ async fn a_server_that_finishes_refuses_others_at_once() {
     }
 }
 
+/// What has arrived before the signal is accepted, though the task has not seen it yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_before_the_signal_are_accepted() {
+    let site = Site::new();
+    let service = Serve(|_| async { response("content") });
+    let serving = server::Builder::new().serve(site.endpoint.clone(), service);
+    let (busy, is_busy) = oneshot::channel::<()>();
+    let signal = async move {
+        busy.send(()).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    let server = tokio::spawn(serving.with_graceful_shutdown(signal));
+    is_busy.await.unwrap();
+    let connected = within(site.connect()).await;
+    assert!(connected.is_ok(), "{:?}", connected.err());
+    within(server).await.unwrap();
+}
+
 /// Forwards datagrams between a client and a server. Those from the server are lost while
 /// `is_lossy` is set.
 async fn relay(server: SocketAddr, is_lossy: Arc<AtomicBool>) -> SocketAddr {
