@@ -165,10 +165,11 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {
+    /// The source of the error in the variant, whose own text is part of this error's.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Body(error) => Some(&**error),
-            Self::Connect(error) => Some(error),
+            Self::Body(error) => error.source(),
+            Self::Connect(error) => error.source(),
             _ => None,
         }
     }
@@ -197,5 +198,27 @@ impl From<WriteError> for Error {
 impl From<CloseReason> for Error {
     fn from(reason: CloseReason) -> Self {
         Self::Connection(reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::io;
+
+    use super::*;
+
+    /// A report that prints an error and its sources says nothing twice.
+    #[test]
+    fn sources_are_not_part_of_the_text() {
+        let refused = || io::Error::other(Error::Malformed("a rule"));
+        for error in [Error::Connect(refused()), Error::Body(refused().into())] {
+            let text = error.to_string();
+            let mut next = error.source();
+            while let Some(source) = next {
+                assert!(!text.contains(&source.to_string()), "{text}: {source}");
+                next = source.source();
+            }
+        }
     }
 }
