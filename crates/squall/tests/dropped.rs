@@ -84,12 +84,12 @@ async fn a_stream_can_have_a_drop_code_of_its_own() {
     task.await.unwrap();
 }
 
-/// Counts the warnings of its thread that name a dropped stream.
+/// Counts the warnings and errors of its thread.
 struct Warnings(Arc<AtomicUsize>);
 
 impl tracing::Subscriber for Warnings {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN && metadata.fields().field("stream").is_some()
+        *metadata.level() <= tracing::Level::WARN
     }
 
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
@@ -283,4 +283,25 @@ async fn a_datagram_writer_that_is_dropped_sends_nothing() {
         read.push(within(pair.far.read_datagram()).await.unwrap()[0]);
     }
     assert_eq!(read, [1, 3]);
+}
+
+/// A program that drops its endpoint and then its runtime is in order.
+#[test]
+fn an_idle_endpoint_may_end_with_its_runtime() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let _guard = tracing::subscriber::set_default(Warnings(Arc::clone(&count)));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let builder = squall::Builder::new(common::ANY);
+        let builder = builder.on_runtime(tokio::runtime::Handle::current());
+        let endpoint = builder.bind().unwrap();
+        // The worker runs.
+        tokio::task::yield_now().await;
+        drop(endpoint);
+    });
+    drop(runtime);
+    assert_eq!(count.load(Ordering::SeqCst), 0);
 }

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 #[cfg(target_os = "linux")]
 use tokio::task::JoinHandle;
 
-use super::ended::WorkerEnd;
+use super::ended::{WorkerEnd, WorkerEndReason};
 use super::group::SocketGroup;
 use super::lock::lock;
 use super::offer::Offer;
@@ -378,7 +378,10 @@ impl Common {
             tokens.forget_worker(end.worker);
         }
         let (local, worker, connections) = (self.address(), end.worker, end.connections);
-        crate::warnings::worker_ended(local, worker, connections, &end.reason);
+        // Nobody misses an idle worker in a program that ends.
+        if connections > 0 || !matches!(end.reason, WorkerEndReason::RuntimeShutDown) {
+            crate::warnings::worker_ended(local, worker, connections, &end.reason);
+        }
         let mut accept = lock(&self.accept);
         if accept.ends.len() == MAX_ENDS {
             accept.ends.pop_front();
