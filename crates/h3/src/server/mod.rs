@@ -186,12 +186,12 @@ pub struct Serve<S> {
 
 impl<S: HttpService + Sync> Serve<S> {
     /// Serves until `signal` is ready, and then ends gracefully: later attempts to connect are
-    /// refused, and each connection ends as [`ServeConnection::poll_shutdown`] describes. Ready when
-    /// all have ended. The endpoint stays open: close it with [`Endpoint::shutdown`].
+    /// refused, and each connection ends as [`ServeConnection::poll_shutdown`] describes. Ready
+    /// when all have ended. The endpoint stays open: close it with [`Endpoint::shutdown`].
     ///
     /// If another process is about to bind the port, call [`Endpoint::set_server_config`] with
-    /// `None` before `signal` is ready: attempts are then ignored, and clients repeat them. There is
-    /// no need for that if `signal` waits for [`Endpoint::hand_over`].
+    /// `None` before `signal` is ready: attempts are then ignored, and clients repeat them. If
+    /// `signal` waits for [`Endpoint::hand_over`], there is no need for that.
     pub async fn with_graceful_shutdown(self, signal: impl Future<Output = ()>) {
         let (stop, stopping) = watch::channel(false);
         let endpoint = self.endpoint.clone();
@@ -206,7 +206,11 @@ impl<S: HttpService + Sync> Serve<S> {
         let signalled = signalled.await;
         if signalled {
             // Those that have arrived, of which a process that takes over the port does not know.
-            poll_fn(|cx| Poll::Ready(drop(accept.as_mut().poll(cx)))).await;
+            poll_fn(|cx| {
+                let _ = accept.as_mut().poll(cx);
+                Poll::Ready(())
+            })
+            .await;
             let _ = stop.send(true);
         }
         drop(accept);
