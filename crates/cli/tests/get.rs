@@ -14,8 +14,7 @@ use client::{Folder, Server};
 
 /// Runs `squall get` with these arguments.
 fn get(args: &[&str]) -> Output {
-    let mut squall = Command::new(env!("CARGO_BIN_EXE_squall"));
-    squall.arg("get").args(args).output().expect("squall runs")
+    common::squall(&[&["get"], args].concat())
 }
 
 /// Starts `squall get` with standard output to a pipe.

@@ -3,12 +3,35 @@
 
 use std::io::{BufRead as _, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
+/// Far longer than any command of a test takes.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Runs `squall` with these arguments to its end. If it hangs, or serves although it should not,
+/// the test fails instead of waiting for ever.
 pub(crate) fn squall(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_squall"))
+    let process = Command::new(env!("CARGO_BIN_EXE_squall"))
         .args(args)
-        .output()
-        .expect("the binary runs")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let id = process.id();
+    let (ended, end) = mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        let hangs = end.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout);
+        if hangs {
+            kill(id, "KILL");
+        }
+        hangs
+    });
+    let output = process.wait_with_output().expect("it ends");
+    drop(ended);
+    assert!(!watch.join().expect("it watches"), "{args:?} hangs");
+    output
 }
 
 pub(crate) fn json(args: &[&str]) -> serde_json::Value {
@@ -105,8 +128,12 @@ impl Server {
 
 /// Sends a signal by its name.
 pub(crate) fn signal(process: &Child, name: &str) {
+    kill(process.id(), name);
+}
+
+fn kill(id: u32, name: &str) {
     let killed = Command::new("kill")
-        .args([format!("-{name}"), process.id().to_string()])
+        .args([format!("-{name}"), id.to_string()])
         .status();
     assert!(killed.expect("kill(1)").success());
 }

@@ -1,7 +1,6 @@
 //! A server replaces a running one, on the same ports.
 
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use http::Request;
 use http_body_util::BodyExt as _;
 
 use crate::client::{ALL, Folder, Server, Version, run, whole};
-use crate::common::signal;
+use crate::common::{signal, squall};
 use crate::life::metrics as metrics_of;
 
 /// Enough that a client that stops reading keeps the request in flight.
@@ -219,21 +218,7 @@ fn an_upgrade_can_move_the_metrics_and_back() {
 
 /// What a server that cannot start prints: one line.
 fn error_of(args: &[&str]) -> String {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
-        .arg("serve")
-        .args(args)
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    let began = Instant::now();
-    while process.try_wait().expect("a process").is_none() {
-        if began.elapsed() > PATIENCE {
-            process.kill().expect("it runs");
-            panic!("it has started: {args:?}");
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let output = process.wait_with_output().expect("it has ended");
+    let output = squall(&[&["serve"], args].concat());
     assert!(!output.status.success());
     let error = String::from_utf8(output.stderr).expect("text");
     assert_eq!(error.lines().count(), 1, "{error}");
