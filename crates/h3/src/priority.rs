@@ -1,12 +1,11 @@
 //! Extensible priorities (RFC 9218).
 
-use http::{HeaderMap, HeaderName};
 use squall::{Priority, SendStream};
+
+use crate::qpack::Field;
 
 /// The urgency of a request that names none (RFC 9218 §4.1).
 const DEFAULT_URGENCY: i32 = 3;
-
-const PRIORITY: HeaderName = HeaderName::from_static("priority");
 
 /// What a `priority` field says (RFC 9218 §4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,13 +24,12 @@ impl Wish {
         wish
     }
 
-    /// Reads the fields of a response.
-    pub(crate) fn in_headers(headers: &HeaderMap) -> Self {
-        let mut wish = Self::default();
-        for value in headers.get_all(PRIORITY) {
-            wish.read(value.as_bytes());
+    /// Reads a field of a response, if it is of this name.
+    #[inline]
+    pub(crate) fn note(&mut self, field: &Field<'_>) {
+        if field.name == b"priority" {
+            self.read(field.value);
         }
-        wish
     }
 
     fn read(&mut self, value: &[u8]) {
@@ -59,7 +57,7 @@ impl Wish {
     }
 
     /// Changes what is named here, as a server's wish does to its client's (RFC 9218 §8).
-    pub(crate) fn apply_to(self, send: &mut SendStream) {
+    pub(crate) fn apply_to(self, send: &SendStream) {
         if self != Self::default()
             && let Some(priority) = send.priority()
         {
@@ -101,16 +99,16 @@ mod tests {
     // test: RFC 9218 §8
     #[test]
     fn a_servers_wish_leaves_what_it_does_not_name() {
-        let mut headers = HeaderMap::new();
         let client = Wish::of_request(b"u=5, i");
-        assert_eq!(Wish::in_headers(&headers).over(client), client);
-        headers.append(PRIORITY, "u=1".parse().expect("a value"));
-        let (level, incremental) = (2, true);
-        let expected = Priority { level, incremental };
-        assert_eq!(Wish::in_headers(&headers).over(client), expected);
-        headers.append(PRIORITY, "u=6, i=?0".parse().expect("a value"));
-        let (level, incremental) = (-3, false);
-        let expected = Priority { level, incremental };
-        assert_eq!(Wish::in_headers(&headers).over(client), expected);
+        let mut wish = Wish::default();
+        for (name, value, level, incremental) in [
+            (&b"server"[..], &b"u=1"[..], -2, true),
+            (b"priority", b"u=1", 2, true),
+            (b"priority", b"u=6, i=?0", -3, false),
+        ] {
+            wish.note(&Field::new(name, value));
+            let expected = Priority { level, incremental };
+            assert_eq!(wish.over(client), expected);
+        }
     }
 }

@@ -575,7 +575,7 @@ impl HeadReader {
         // Read to the end, so that the client is not told to stop sending.
         let _ = self.reader.poll_part(&mut cx);
         reply.log(&shared.qlog, self.send.id(), is_head);
-        reply.wish.apply_to(&mut self.send);
+        reply.wish.apply_to(&self.send);
         let mut chunks = [reply.head, reply.body];
         if is_head {
             chunks[1].clear();

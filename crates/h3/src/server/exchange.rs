@@ -269,7 +269,7 @@ where
 
 /// Adds the fields that every response has, and encodes its head.
 fn send_response<B: SendBody>(
-    mut send: SendStream,
+    send: SendStream,
     shared: &Arc<Shared>,
     response: Response<B>,
     how: How,
@@ -296,13 +296,18 @@ fn send_response<B: SendBody>(
     if shared.config.date && !parts.headers.contains_key(DATE) {
         parts.headers.insert(DATE, super::date::now());
     }
-    Wish::in_headers(&parts.headers).apply_to(&mut send);
     let with_body = !how.is_head && has_body;
     MessageSender::new(
         send,
         Arc::clone(shared),
         body,
         with_body,
-        |shared, send, out| shared.encode(send.id(), response_fields(&parts), out),
+        |shared, send, out| {
+            let mut wish = Wish::default();
+            let fields = response_fields(&parts).inspect(|field| wish.note(field));
+            let encoded = shared.encode(send.id(), fields, out);
+            wish.apply_to(send);
+            encoded
+        },
     )
 }

@@ -34,7 +34,9 @@ impl Reply {
         }
         let mut bytes = Vec::new();
         let payload = open_frame(&mut bytes);
-        encode_static(response_fields(&parts), &mut bytes);
+        let mut wish = Wish::default();
+        let fields = response_fields(&parts).inspect(|field| wish.note(field));
+        encode_static(fields, &mut bytes);
         let begin = close_frame(&mut bytes, payload, kind::HEADERS as u8);
         if !body.is_empty() {
             put_header(&mut bytes, kind::DATA, body.len() as u64);
@@ -42,7 +44,7 @@ impl Reply {
         Self {
             head: Bytes::copy_from_slice(bytes.get(begin..).unwrap_or_default()),
             body,
-            wish: Wish::in_headers(&parts.headers),
+            wish,
         }
     }
 
