@@ -178,8 +178,10 @@ impl Control {
 
     /// The peer asks for the end of the session.
     fn set_draining(&self) {
-        lock(&self.state).is_draining = true;
-        self.drain_awaited.notify_waiters();
+        let had_asked = std::mem::replace(&mut lock(&self.state).is_draining, true);
+        if !had_asked {
+            self.drain_awaited.notify_waiters();
+        }
     }
 
     /// Nothing more is sent. The peer's capsules are read to their end: the peer may have closed
