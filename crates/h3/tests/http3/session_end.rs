@@ -12,7 +12,7 @@ use squall_h3::{Body, Code, Config, Error, Protocol, server};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::common::{Serve, Site, read, within};
+use crate::common::{Serve, Site, builder, read, within};
 use crate::webtransport::{Endless, session, start, uri};
 
 const GONE: u64 = 0x170d_7b68;
@@ -618,10 +618,7 @@ async fn sessions_learn_that_the_connection_is_about_to_end() {
         let site = Site::new();
         let (give, mut sessions) = mpsc::unbounded_channel();
         let config = Config::new().webtransport(1);
-        let mut builder = server::Builder::new().config(config.clone());
-        if on_worker {
-            builder = builder.on_worker();
-        }
+        let builder = builder(on_worker).config(config.clone());
         let service = Serve(move |request: Request<Body>| {
             let (response, session) = webtransport::accept(request).unwrap();
             give.send(session).unwrap();

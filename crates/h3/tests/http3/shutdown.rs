@@ -12,18 +12,13 @@ use squall_h3::{Body, Code, server};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, oneshot};
 
-use crate::common::{ANY_PORT, Serve, Site, get, read, response, within};
+use crate::common::{ANY_PORT, Serve, Site, builder, get, read, response, within};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_finishes_what_has_begun() {
     for on_worker in [false, true] {
         let site = Site::new();
-        let builder = server::Builder::new();
-        let builder = if on_worker {
-            builder.on_worker()
-        } else {
-            builder
-        };
+        let builder = builder(on_worker);
         let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let waiting = (Arc::clone(&begun), Arc::clone(&go_on));
         let service = Serve(move |request: http::Request<squall_h3::Body>| {
@@ -90,12 +85,7 @@ fn stoppable(site: &Site) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) 
 async fn a_server_that_finishes_refuses_others_at_once() {
     for on_worker in [false, true] {
         let site = Site::new();
-        let builder = server::Builder::new();
-        let builder = if on_worker {
-            builder.on_worker()
-        } else {
-            builder
-        };
+        let builder = builder(on_worker);
         let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let waiting = (Arc::clone(&begun), Arc::clone(&go_on));
         let service = Serve(move |_| {
@@ -309,12 +299,7 @@ async fn no_request_is_lost_or_executed_twice_when_a_server_ends() {
                     response(body)
                 }
             });
-            let builder = server::Builder::new();
-            let builder = if on_worker {
-                builder.on_worker()
-            } else {
-                builder
-            };
+            let builder = builder(on_worker);
             let (stop, stopped) = oneshot::channel::<()>();
             let serving = builder.serve(site.endpoint.clone(), service);
             let signal = async move { drop(stopped.await) };

@@ -12,7 +12,7 @@ use squall_h3::{Body, Config, Protocol, server};
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 
-use crate::common::{Serve, Site, get, within};
+use crate::common::{Serve, Site, builder, get, within};
 
 pub(crate) fn uri() -> Uri {
     Uri::from_static("https://localhost/session")
@@ -25,12 +25,7 @@ pub(crate) async fn start(
     let site = Site::new();
     let (give, sessions) = mpsc::unbounded_channel();
     let config = Config::new().webtransport(4);
-    let builder = server::Builder::new().config(config.clone());
-    let builder = if on_worker {
-        builder.on_worker()
-    } else {
-        builder
-    };
+    let builder = builder(on_worker).config(config.clone());
     let service = Serve(move |request: Request<Body>| {
         let answer = match webtransport::accept(request) {
             Ok((response, session)) => {

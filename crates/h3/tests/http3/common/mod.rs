@@ -106,12 +106,19 @@ where
     R: Future<Output = Response<B>> + Send + 'static,
     B: SendBody,
 {
-    let mut builder = server::Builder::new().config(config);
-    if on_worker {
-        builder = builder.on_worker();
-    }
+    let builder = builder(on_worker).config(config);
     let serving = builder.serve(site.endpoint.clone(), Serve(answer));
     tokio::spawn(serving.into_future());
+}
+
+/// A server whose requests are handled on the workers or on the test's runtime.
+pub(crate) fn builder(on_worker: bool) -> server::Builder {
+    let builder = server::Builder::new();
+    if on_worker {
+        builder.on_worker()
+    } else {
+        builder
+    }
 }
 
 /// A function as a service.
