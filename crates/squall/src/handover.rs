@@ -322,7 +322,7 @@ impl Stopped {
                 link.receive_all(|run| {
                     // If the worker does not keep up, they are lost, as if on the way.
                     if !shared.forward(HeldRun::of(run)) {
-                        shared.counters.forwards_dropped.add_from_anywhere();
+                        shared.counters.forwards_dropped.add_from_anywhere(1);
                     }
                 })
                 .await;

@@ -2,9 +2,7 @@
 
 use std::io;
 
-use squall_wire::DatagramBatch;
-
-use super::Sent;
+use super::{Runs, Sent};
 
 /// Nothing to take over.
 pub(crate) struct Claim;
@@ -31,7 +29,7 @@ impl Claim {
 pub(crate) enum Link {}
 
 impl Link {
-    pub(crate) fn send(&self, _: &DatagramBatch<'_>) -> Sent {
+    pub(crate) fn send(&self, _: &Runs) -> Sent {
         match *self {}
     }
 }

@@ -8,12 +8,10 @@ use squall_wire::DatagramBatch;
 
 use super::Sent;
 use super::channel::{Channel, WatchedChannel};
-use super::message::{decode_run, encode_head};
+use super::runs::{LONGEST, Runs, parse};
 
 /// Bytes that may wait in a link, if the system grants them.
 const BUFFER: usize = 4 * 1024 * 1024;
-/// Bytes of the longest message: a GRO bundle and its head.
-const LONGEST: usize = 65_536 + 128;
 /// Runs received before other tasks have their turn. Among them may be the worker that the runs are
 /// for: under a flood it would never run, since tokio does not count the use of an `AsyncFd`.
 const RUNS_A_TURN: u32 = 32;
@@ -36,9 +34,9 @@ impl Link {
         Self(Channel::of(fd))
     }
 
-    /// Sends a run.
-    pub(crate) fn send(&self, run: &DatagramBatch<'_>) -> Sent {
-        match self.0.send(&[&encode_head(run), run.bytes], &[]) {
+    /// Sends runs in one message.
+    pub(crate) fn send(&self, runs: &Runs) -> Sent {
+        match self.0.send(&[runs.message()], &[]) {
             Ok(()) => Sent::Yes,
             Err(error)
                 if matches!(
@@ -81,18 +79,19 @@ impl WatchedLink {
         let mut message = vec![0; LONGEST];
         // A link carries no descriptors.
         let mut fds = Vec::new();
-        let mut runs = 0_u32;
+        let mut runs = 0;
         loop {
             let received = self.0.receive(&mut message, &mut fds).await;
             fds.clear();
             match received {
                 Ok(0) => return,
                 Ok(len) => {
-                    if let Some(run) = message.get_mut(..len).and_then(decode_run) {
+                    for run in message.get_mut(..len).map(parse).into_iter().flatten() {
                         pass_on(&run);
+                        runs += 1;
                     }
-                    runs = runs.wrapping_add(1);
-                    if runs.is_multiple_of(RUNS_A_TURN) {
+                    if runs >= RUNS_A_TURN {
+                        runs = 0;
                         tokio::task::yield_now().await;
                     }
                 }
@@ -135,7 +134,9 @@ mod tests {
                 segment_size: 1200,
                 bytes: &mut [0; 1200],
             };
-            match to.send(&run) {
+            let mut runs = Runs::default();
+            runs.push(&run);
+            match to.send(&runs) {
                 Sent::Yes => sent += 1,
                 _ => break,
             }

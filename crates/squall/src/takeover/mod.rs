@@ -37,6 +37,7 @@ mod link;
 mod message;
 #[cfg(target_os = "linux")]
 mod request;
+mod runs;
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) use absent::{Claim, Link};
@@ -50,6 +51,7 @@ pub(crate) use message::{Greeting, Word};
 pub(crate) use request::Claim;
 #[cfg(target_os = "linux")]
 pub use request::Takeover;
+pub(crate) use runs::Runs;
 
 /// What became of datagrams that were to go through a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,7 +10,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use squall_core::{ConnectionCount, ResetTokenDirectory, Time};
-use squall_wire::DatagramBatch;
 use tokio::sync::Notify;
 #[cfg(target_os = "linux")]
 use tokio::task::JoinHandle;
@@ -24,7 +23,7 @@ use super::waiters::{Ticket, Waiters};
 use crate::config::Builder;
 use crate::events::Subscribers;
 use crate::qlog::Qlogs;
-use crate::takeover::{Link, Sent};
+use crate::takeover::{Link, Runs, Sent};
 
 /// Worker ends that wait to be reported. A worker must be restarted before it can end again, so
 /// more of them means that the application does not ask for them.
@@ -341,10 +340,10 @@ impl Common {
         self.owns_port.load(Ordering::Acquire)
     }
 
-    /// Passes a run on to the processes that had the port before.
-    pub(super) fn send_to_predecessors(&self, worker: usize, run: &DatagramBatch<'_>) -> Sent {
+    /// Passes runs on to the processes that had the port before.
+    pub(super) fn send_to_predecessors(&self, worker: usize, runs: &Runs) -> Sent {
         let links = self.links(worker).iter();
-        links.fold(Sent::Gone, |sum, link| sum.max(link.send(run)))
+        links.fold(Sent::Gone, |sum, link| sum.max(link.send(runs)))
     }
 
     /// The number of a new connection.

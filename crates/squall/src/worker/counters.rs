@@ -96,9 +96,9 @@ impl Counter {
         self.set(self.get() + n);
     }
 
-    /// Adds one to a counter that other threads also write.
-    pub(crate) fn add_from_anywhere(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    /// Adds to a counter that other threads also write.
+    pub(crate) fn add_from_anywhere(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
     }
 
     pub(crate) fn set(&self, n: u64) {

@@ -79,6 +79,7 @@ use to_wake::ToWake;
 use together::Together;
 
 use crate::socket::{Readable, Socket};
+use crate::takeover::Runs;
 
 /// Bytes of one message: the largest GRO bundle.
 const MESSAGE_BYTES: usize = 65_536;
@@ -122,6 +123,8 @@ pub(crate) struct Worker {
     /// Commands that begin handshakes, and those that must not overtake them.
     starts: VecDeque<Command>,
     forwarded: Vec<HeldRun>,
+    /// Runs for the processes that had the port before, until the end of the call that routes them.
+    for_predecessors: Runs,
     held: Held,
     to_wake: ToWake,
     /// Events for subscribers.
@@ -200,6 +203,7 @@ impl Worker {
             inbox: Inbox::with_room(),
             starts: VecDeque::new(),
             forwarded: Vec::new(),
+            for_predecessors: Runs::default(),
             held,
             to_wake,
             reports,

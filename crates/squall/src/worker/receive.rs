@@ -138,6 +138,9 @@ impl Worker {
             }
         }
         self.deliver_all(&mut routed, stages);
+        if self.for_predecessors.count() > 0 {
+            self.flush_to_predecessors(stages);
+        }
         runs
     }
 
@@ -195,7 +198,7 @@ impl Worker {
             Route::Connection(handle) => self.deliver(handle, run, true, stages),
             Route::Incoming(incoming) => self.on_incoming(incoming, &run),
             Route::Worker(index) => self.forward(index, &run),
-            Route::Predecessor => self.forward_to_predecessors(run, stages),
+            Route::Predecessor => self.forward_to_predecessors(&run, stages),
             Route::Respond(datagram) => self.respond(run.path, &datagram),
             Route::Discard => self.shared.counters.runs_discarded.add(1),
         }
@@ -225,32 +228,37 @@ impl Worker {
         let counters = &self.shared.counters;
         match taken {
             true => counters.runs_forwarded.add(1),
-            false => counters.forwards_dropped.add_from_anywhere(),
+            false => counters.forwards_dropped.add_from_anywhere(1),
         }
     }
 
-    /// Forwards a run to the processes that had the port before.
-    fn forward_to_predecessors(&mut self, run: DatagramBatch<'_>, stages: &mut Stages) {
-        let counters = &self.shared.counters;
+    /// Forwards a run to the processes that had the port before, at the end of this dispatch.
+    fn forward_to_predecessors(&mut self, run: &DatagramBatch<'_>, stages: &mut Stages) {
         if self.stopped_reading {
             // The successor has forwarded it to all of them.
-            counters.runs_discarded.add(1);
-            return;
+            self.shared.counters.runs_discarded.add(1);
+        } else if !self.for_predecessors.push(run) {
+            self.flush_to_predecessors(stages);
+            self.for_predecessors.push(run);
         }
-        match self
-            .shared
-            .common
-            .send_to_predecessors(self.shared.index, &run)
-        {
-            Sent::Yes => counters.runs_forwarded.add(1),
-            Sent::Full => counters.forwards_dropped.add_from_anywhere(),
-            Sent::Gone if !self.shared.common.owns_port() => counters.runs_discarded.add(1),
+    }
+
+    /// Sends what waits for the processes that had the port before.
+    fn flush_to_predecessors(&mut self, stages: &mut Stages) {
+        let mut runs = std::mem::take(&mut self.for_predecessors);
+        let (common, counters) = (&self.shared.common, &self.shared.counters);
+        match common.send_to_predecessors(self.shared.index, &runs) {
+            Sent::Yes => counters.runs_forwarded.add(runs.count()),
+            Sent::Full => counters.forwards_dropped.add_from_anywhere(runs.count()),
+            Sent::Gone if !common.owns_port() => counters.runs_discarded.add(runs.count()),
             Sent::Gone => {
                 // From now on this process answers.
                 self.endpoint.set_predecessor(false);
-                self.dispatch(std::iter::once(run), stages);
+                self.dispatch(runs.iter_mut(), stages);
             }
         }
+        runs.clear();
+        self.for_predecessors = runs;
     }
 
     /// Hands a run to its connection: one lock, one call, one look at its events. If the run is the

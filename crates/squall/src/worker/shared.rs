@@ -411,7 +411,7 @@ impl Shared {
     /// A connection continues without its qlog. This may happen wherever a connection is dropped
     /// last, not only on the worker.
     pub(crate) fn on_qlog_error(&self, name: &str, error: &std::io::Error) {
-        self.counters.qlogs_failed.add_from_anywhere();
+        self.counters.qlogs_failed.add_from_anywhere(1);
         if self.common.qlog_warnings.admits(self.clock.now()) {
             crate::warnings::no_qlog(name, error);
         }
@@ -420,7 +420,7 @@ impl Shared {
     /// Calls the subscribers. If one panics, that is counted and logged.
     pub(super) fn report(&self, report: &Report) {
         for message in self.common.events.call(&|events| report.tell(events)) {
-            self.counters.event_panics.add_from_anywhere();
+            self.counters.event_panics.add_from_anywhere(1);
             if self.common.event_warnings.admits(self.clock.now()) {
                 crate::warnings::event_panicked(&message);
             }
