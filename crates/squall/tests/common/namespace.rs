@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "every test file uses a part")]
 #![allow(unreachable_pub, reason = "shared by several test crates")]
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Set in the inner run, to the test's name.
 const INSIDE: &str = "SQUALL_TEST_INSIDE";
@@ -36,14 +36,24 @@ pub fn inside(name: &str, setup: &str) -> bool {
     };
     let script = format!("set -e\nip link set lo up\n{setup}\nexec \"$0\" \"$@\"");
     let own = std::env::current_exe().expect("the test's own path");
-    let status = Command::new("unshare")
+    let run = Command::new("unshare")
         .args(flags)
         .args(["sh", "-c", &script])
         .arg(own)
         .args(["--exact", name, "--nocapture", "--include-ignored"])
         .env(INSIDE, name)
-        .status()
+        .stderr(Stdio::inherit())
+        .output()
         .expect("unshare(1) just worked");
-    assert!(status.success(), "{name} failed in its namespace");
+    let output = String::from_utf8_lossy(&run.stdout);
+    assert!(
+        run.status.success(),
+        "{name} failed in its namespace: {output}"
+    );
+    // A run that finds no test of this name succeeds, too.
+    assert!(
+        output.contains("1 passed"),
+        "there is no test {name}: {output}"
+    );
     false
 }
