@@ -69,7 +69,7 @@ fn loaded(window: u64) -> (Duel, Vec<RangeInclusive<u64>>) {
     panic!("the window does not fill");
 }
 
-fn ack(ranges: impl Iterator<Item = RangeInclusive<u64>> + Clone) -> Vec<u8> {
+pub(crate) fn ack(ranges: impl Iterator<Item = RangeInclusive<u64>> + Clone) -> Vec<u8> {
     frames(|w| {
         write::ack(w, ranges, 0, None);
     })
@@ -77,7 +77,7 @@ fn ack(ranges: impl Iterator<Item = RangeInclusive<u64>> + Clone) -> Vec<u8> {
 
 /// Many ACK frames in a packet, each covering everything in flight except the oldest packet; with
 /// `vary`, each begins elsewhere.
-fn acks_over_the_flight(window: u64, vary: bool) -> Cost {
+pub(crate) fn acks_over_the_flight(window: u64, vary: bool) -> Cost {
     let (mut duel, open) = loaded(window);
     let oldest = *open[0].start();
     let settled = open.iter().map(|r| r.end() - r.start() + 1).sum();
@@ -101,7 +101,7 @@ fn acks_over_the_flight(window: u64, vary: bool) -> Cost {
 }
 
 /// Every other packet in flight is acknowledged, by ranges in this order.
-fn every_other_acknowledged(window: u64, order: fn(usize, usize) -> usize) -> Cost {
+pub(crate) fn every_other_acknowledged(window: u64, order: fn(usize, usize) -> usize) -> Cost {
     let (mut duel, open) = loaded(window);
     let numbers: Vec<u64> = open.iter().cloned().flatten().collect();
     let numbers: Vec<u64> = numbers.iter().copied().filter(|n| n % 2 == 0).collect();
@@ -122,7 +122,7 @@ fn every_other_acknowledged(window: u64, order: fn(usize, usize) -> usize) -> Co
 }
 
 /// Frames of one acknowledged packet each, in an order that puts each between others.
-fn single_acknowledgements(window: u64) -> Cost {
+pub(crate) fn single_acknowledgements(window: u64) -> Cost {
     let (mut duel, open) = loaded(window);
     // The largest first, so that everything below is lost at once, and then acknowledged in no
     // order.
@@ -150,7 +150,7 @@ fn single_acknowledgements(window: u64) -> Cost {
 }
 
 /// Pieces of one byte at these offsets of a few streams, each of which is reset in the end.
-fn pieces(offsets: &[u64], streams: u64) -> Cost {
+pub(crate) fn pieces(offsets: &[u64], streams: u64) -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     for index in 0..streams {
         let id = StreamId::new(Side::Client, Direction::Unidirectional, index);
@@ -180,7 +180,7 @@ fn pieces(offsets: &[u64], streams: u64) -> Cost {
 }
 
 /// The same frames again and again, in 1-RTT packets to a victim of this side.
-fn repeated(side: Side, count: usize, mut frame: impl FnMut(u64) -> Vec<u8>) -> Cost {
+pub(crate) fn repeated(side: Side, count: usize, mut frame: impl FnMut(u64) -> Vec<u8>) -> Cost {
     let mut duel = victim(side, Terms::default());
     let mut n = 0;
     let payloads: Vec<_> = (0..count)
@@ -196,13 +196,13 @@ fn repeated(side: Side, count: usize, mut frame: impl FnMut(u64) -> Vec<u8>) -> 
     Cost::from(&duel)
 }
 
-fn uni(index: u64) -> StreamId {
+pub(crate) fn uni(index: u64) -> StreamId {
     StreamId::new(Side::Client, Direction::Unidirectional, index)
 }
 
 /// A server that has many streams, which all wait for connection credit, and a peer that grants it
 /// byte by byte.
-fn credit_for_many(streams: u64) -> Cost {
+pub(crate) fn credit_for_many(streams: u64) -> Cost {
     let terms = Terms {
         parameters: Box::new(move |p| {
             p.initial_max_data = 4096;
@@ -235,7 +235,7 @@ fn credit_for_many(streams: u64) -> Cost {
 
 /// A ClientHello in frames of one byte, or a ticket in such frames after the handshake, which never
 /// ends.
-fn handshake_byte_by_byte(ticket: bool) -> Cost {
+pub(crate) fn handshake_byte_by_byte(ticket: bool) -> Cost {
     let (mut duel, packet, bytes, from) = if ticket {
         let duel = victim(Side::Client, Terms::default());
         // NewSessionTicket: a type and a length (RFC 8446 §4).
@@ -266,7 +266,7 @@ fn handshake_byte_by_byte(ticket: bool) -> Cost {
 }
 
 /// Streams in turn, each getting its next byte.
-fn bytes_of_many_streams(streams: u64) -> Cost {
+pub(crate) fn bytes_of_many_streams(streams: u64) -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     let mut n = 0;
     let payloads: Vec<_> = (0..300)
@@ -290,7 +290,7 @@ fn bytes_of_many_streams(streams: u64) -> Cost {
 
 /// Packets that are dropped unacknowledged, since there is no room for more pieces, each sent
 /// twice.
-fn dropped_for_want_of_room() -> Cost {
+pub(crate) fn dropped_for_want_of_room() -> Cost {
     let terms = Terms {
         transport: TransportConfig::default()
             .initial_window(1 << 20)
@@ -326,7 +326,7 @@ fn dropped_for_want_of_room() -> Cost {
 }
 
 /// Streams that begin and end with a frame, which the application takes and drops.
-fn streams_opened(reset: bool) -> Cost {
+pub(crate) fn streams_opened(reset: bool) -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     let (mut opened, mut limit) = (0, TransportConfig::default().max_concurrent_uni_streams);
     for _ in 0..200 {
@@ -378,7 +378,7 @@ fn raw(duel: &mut Duel, datagrams: impl IntoIterator<Item = Vec<u8>>) -> Cost {
 }
 
 /// Datagrams of this size that look like 1-RTT packets but are not.
-fn garbage(size: usize) -> Cost {
+pub(crate) fn garbage(size: usize) -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     let genuine = duel.peer.datagram(OneRtt, &[ty::PING as u8; 30]);
     let junk = (0..3000_u32).map(|n| {
@@ -394,7 +394,7 @@ fn garbage(size: usize) -> Cost {
 }
 
 /// Packets with every other number, in an order that puts each between others.
-fn numbers_out_of_order() -> Cost {
+pub(crate) fn numbers_out_of_order() -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     let order = (0..5000_u64).map(|n| 1000 + 128 * (n / 64) + 2 * (n * 37 % 64));
     let datagrams: Vec<_> = order
@@ -410,14 +410,14 @@ fn numbers_out_of_order() -> Cost {
 }
 
 /// One packet that arrives again and again.
-fn copies() -> Cost {
+pub(crate) fn copies() -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     let datagram = duel.peer.datagram(OneRtt, &[ty::PING as u8; 1000]);
     raw(&mut duel, vec![datagram; 3000])
 }
 
 /// A datagram of many meaningless packets.
-fn coalesced_junk(first: u8, established: bool) -> Cost {
+pub(crate) fn coalesced_junk(first: u8, established: bool) -> Cost {
     let mut duel = if established {
         victim(Side::Server, Terms::default())
     } else {
@@ -443,7 +443,7 @@ fn coalesced_junk(first: u8, established: bool) -> Cost {
 }
 
 /// Unknown versions, Version Negotiation packets, and first packets that do not open.
-fn strangers(kind: u32) -> Cost {
+pub(crate) fn strangers(kind: u32) -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     let datagrams: Vec<_> = (0..1000_u32)
         .map(|n| {
@@ -482,7 +482,7 @@ fn handshaking(packet: PacketType) -> Duel {
 }
 
 /// The same frames again and again, in packets of the handshake.
-fn repeated_early(packet: PacketType, mut frame: impl FnMut(u64) -> Vec<u8>) -> Cost {
+pub(crate) fn repeated_early(packet: PacketType, mut frame: impl FnMut(u64) -> Vec<u8>) -> Cost {
     let mut duel = handshaking(packet);
     let mut n = 0;
     let payloads: Vec<_> = (0..300)
@@ -497,7 +497,7 @@ fn repeated_early(packet: PacketType, mut frame: impl FnMut(u64) -> Vec<u8>) -> 
     Cost::from(&duel)
 }
 
-fn crypto(offset: u64, data: &[u8]) -> Vec<u8> {
+pub(crate) fn crypto(offset: u64, data: &[u8]) -> Vec<u8> {
     frames(|w| {
         write::crypto_header(w, offset, data.len());
         w.bytes(data);
@@ -505,7 +505,7 @@ fn crypto(offset: u64, data: &[u8]) -> Vec<u8> {
 }
 
 /// Packets to a connection that has ended, closed by us or by the peer.
-fn after_the_end(draining: bool) -> Cost {
+pub(crate) fn after_the_end(draining: bool) -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     if draining {
         let close = frames(|w| {
@@ -525,7 +525,7 @@ fn after_the_end(draining: bool) -> Cost {
 }
 
 /// Ids that each retire the previous one, each acknowledged by what the peer sends.
-fn ids() -> Cost {
+pub(crate) fn ids() -> Cost {
     let mut duel = victim(Side::Server, Terms::default());
     for n in 1..1000_u64 {
         let id = ConnectionId::new(&n.to_be_bytes()).expect("8 bytes");
@@ -542,262 +542,4 @@ fn ids() -> Cost {
         }
     }
     Cost::from(&duel)
-}
-
-/// An attack and its name.
-pub(crate) type Attack = (String, Box<dyn Fn() -> Cost>);
-
-/// All attacks.
-#[expect(clippy::too_many_lines, reason = "a table")]
-pub(crate) fn attacks() -> Vec<Attack> {
-    let server = Side::Server;
-    let mut all: Vec<Attack> = Vec::new();
-    let mut add = |name: &str, attack: Box<dyn Fn() -> Cost>| all.push((name.to_owned(), attack));
-    for (name, window, vary) in [
-        ("ACK frames over a flight of 4 MB", 4 << 20, false),
-        ("ACK frames over a flight of 12 MB", 12 << 20, false),
-        ("ACK frames over parts of 12 MB", 12 << 20, true),
-    ] {
-        add(name, Box::new(move || acks_over_the_flight(window, vary)));
-    }
-    add(
-        "every other packet of 4 MB, from the end",
-        Box::new(|| every_other_acknowledged(4 << 20, |i, n| n - 1 - i)),
-    );
-    add(
-        "every other packet of 12 MB, from the end",
-        Box::new(|| every_other_acknowledged(12 << 20, |i, n| n - 1 - i)),
-    );
-    add(
-        "every other packet of 12 MB, from the start",
-        Box::new(|| every_other_acknowledged(12 << 20, |i, _| i)),
-    );
-    add(
-        "packets of 12 MB one by one, in no order",
-        Box::new(|| single_acknowledgements(12 << 20)),
-    );
-    let end: Vec<u64> = (0..8000).map(|i| 100 + 2 * i).collect();
-    let middle: Vec<u64> = (0..4000)
-        .map(|i| 100 + 4 * i)
-        .chain((0..4000).map(|i| 102 + 4 * ((i * 7919 + 2000) % 4000)))
-        .collect();
-    let down: Vec<u64> = (0..8000).map(|i| 100 + 2 * (8000 - i)).collect();
-    let sparse: Vec<u64> = (0..4000).map(|i| 100 + 120 * ((i * 2741) % 4000)).collect();
-    let joining: Vec<u64> = (0..4000)
-        .map(|i| 1 + 2 * i)
-        .chain((0..4000).map(|i| 2 * ((i * 7919) % 4000)))
-        .collect();
-    for (name, offsets) in [
-        ("pieces at the end", end),
-        ("pieces in the middle", middle),
-        ("pieces downwards", down),
-        ("pieces far apart", sparse),
-        ("pieces that join others", joining),
-    ] {
-        add(name, Box::new(move || pieces(&offsets, 4)));
-    }
-    let twice: Vec<u64> = (0..8000).map(|i| 100 + 2 * (i % 500)).collect();
-    add(
-        "pieces again and again",
-        Box::new(move || pieces(&twice, 4)),
-    );
-    add(
-        "PING",
-        Box::new(move || repeated(server, 300, |_| vec![ty::PING as u8])),
-    );
-    add(
-        "IMMEDIATE_ACK",
-        Box::new(move || repeated(server, 300, |_| frames(write::immediate_ack))),
-    );
-    add(
-        "blocked frames",
-        Box::new(move || {
-            repeated(server, 300, |n| {
-                frames(|w| match n % 3 {
-                    0 => write::data_blocked(w, n),
-                    1 => write::streams_blocked(w, Direction::Unidirectional, 1),
-                    _ => write::stream_data_blocked(w, uni(n % 50), n),
-                })
-            })
-        }),
-    );
-    add(
-        "MAX_DATA",
-        Box::new(move || {
-            repeated(server, 300, |n| {
-                frames(|w| write::max_data(w, n + (1 << 20)))
-            })
-        }),
-    );
-    add(
-        "MAX_DATA for 100 streams",
-        Box::new(|| credit_for_many(100)),
-    );
-    add(
-        "MAX_DATA for 20,000 streams",
-        Box::new(|| credit_for_many(20_000)),
-    );
-    add(
-        "MAX_STREAM_DATA",
-        Box::new(move || {
-            repeated(server, 300, |n| {
-                let id = StreamId::new(Side::Client, Direction::Bidirectional, n % 50);
-                frames(|w| write::max_stream_data(w, id, n + (1 << 20)))
-            })
-        }),
-    );
-    add(
-        "MAX_STREAMS",
-        Box::new(move || {
-            repeated(server, 300, |n| {
-                frames(|w| write::max_streams(w, Direction::Unidirectional, 10 + n))
-            })
-        }),
-    );
-    add(
-        "STOP_SENDING",
-        Box::new(move || {
-            repeated(server, 300, |n| {
-                let id = StreamId::new(Side::Client, Direction::Bidirectional, n % 50);
-                frames(|w| write::stop_sending(w, id, 0))
-            })
-        }),
-    );
-    add(
-        "RESET_STREAM of the same streams",
-        Box::new(move || {
-            repeated(server, 300, |n| {
-                frames(|w| write::reset_stream(w, uni(n % 50), 0, 10))
-            })
-        }),
-    );
-    add("streams reset", Box::new(|| streams_opened(true)));
-    add("streams ended", Box::new(|| streams_opened(false)));
-    add(
-        "PATH_CHALLENGE",
-        Box::new(move || {
-            repeated(server, 300, |n| {
-                frames(|w| write::path_challenge(w, n.to_be_bytes()))
-            })
-        }),
-    );
-    add(
-        "RETIRE_CONNECTION_ID",
-        Box::new(move || {
-            repeated(server, 300, |_| {
-                frames(|w| write::retire_connection_id(w, 1))
-            })
-        }),
-    );
-    add(
-        "one NEW_CONNECTION_ID",
-        Box::new(move || {
-            let id = ConnectionId::new(&[7; 8]).expect("8 bytes");
-            repeated(server, 300, move |_| {
-                frames(|w| write::new_connection_id(w, 1, 0, &id, &[7; 16]))
-            })
-        }),
-    );
-    add("ids that retire others", Box::new(ids));
-    add(
-        "NEW_TOKEN",
-        Box::new(move || {
-            repeated(Side::Client, 300, |n| {
-                frames(|w| write::new_token(w, &[n as u8]))
-            })
-        }),
-    );
-    add(
-        "HANDSHAKE_DONE",
-        Box::new(move || repeated(Side::Client, 300, |_| frames(write::handshake_done))),
-    );
-    add(
-        "empty DATAGRAM frames",
-        Box::new(move || {
-            repeated(server, 300, |_| {
-                frames(|w| write::datagram_header(w, Some(0)))
-            })
-        }),
-    );
-    add(
-        "known CRYPTO bytes",
-        Box::new(move || repeated(server, 300, |_| crypto(40, &[1]))),
-    );
-    add(
-        "one CRYPTO byte behind a gap",
-        Box::new(move || repeated(server, 300, |_| crypto(1, &[1]))),
-    );
-    add(
-        "single bytes in order",
-        Box::new(|| pieces(&(0..8000).collect::<Vec<u64>>(), 4)),
-    );
-    add(
-        "bytes of many streams",
-        Box::new(|| bytes_of_many_streams(90)),
-    );
-    add(
-        "packets dropped for want of room",
-        Box::new(dropped_for_want_of_room),
-    );
-    add(
-        "DATAGRAM frames of a byte",
-        Box::new(move || {
-            repeated(server, 300, |_| {
-                frames(|w| {
-                    write::datagram_header(w, Some(1));
-                    w.bytes(&[1]);
-                })
-            })
-        }),
-    );
-    add(
-        "a ClientHello byte by byte",
-        Box::new(|| handshake_byte_by_byte(false)),
-    );
-    add(
-        "a ticket byte by byte",
-        Box::new(|| handshake_byte_by_byte(true)),
-    );
-    for packet in [Initial, Handshake] {
-        let name = |initial, handshake| {
-            if packet == Initial {
-                initial
-            } else {
-                handshake
-            }
-        };
-        add(
-            name("PING in Initials", "PING in Handshake packets"),
-            Box::new(move || repeated_early(packet, |_| vec![ty::PING as u8])),
-        );
-        add(
-            name("CRYPTO in Initials", "CRYPTO in Handshake packets"),
-            Box::new(move || repeated_early(packet, |n| crypto(2 + 2 * (n % 60), &[1]))),
-        );
-        add(
-            name("ACK in Initials", "ACK in Handshake packets"),
-            Box::new(move || repeated_early(packet, |_| ack([0..=0].into_iter()))),
-        );
-    }
-    add("garbage of 25 bytes", Box::new(|| garbage(25)));
-    add("garbage of 45 bytes", Box::new(|| garbage(45)));
-    add("garbage of 1200 bytes", Box::new(|| garbage(1200)));
-    add("numbers out of order", Box::new(numbers_out_of_order));
-    add("copies of a packet", Box::new(copies));
-    for (first, name) in [
-        (0xc1, "Initials"),
-        (0xd1, "0-RTT"),
-        (0xe1, "Handshake packets"),
-    ] {
-        for (established, when) in [(true, "afterwards"), (false, "in the handshake")] {
-            let name = format!("coalesced {name} that do not open, {when}");
-            add(&name, Box::new(move || coalesced_junk(first, established)));
-        }
-    }
-    add("unknown versions", Box::new(|| strangers(0)));
-    add("Version Negotiation", Box::new(|| strangers(1)));
-    add("first packets that do not open", Box::new(|| strangers(2)));
-    add("packets after our close", Box::new(|| after_the_end(false)));
-    add("packets after the peer's", Box::new(|| after_the_end(true)));
-    all
 }

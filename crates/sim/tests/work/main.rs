@@ -16,6 +16,7 @@
 #![cfg(unix)]
 
 mod attacks;
+mod table;
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use squall_wire::{Direction, Ecn, PacketType, Path, Side, StreamId};
 
 use PacketType::OneRtt;
 
-use attacks::attacks;
+use table::attacks;
 
 /// `b`, in bytes of bulk data.
 const BYTE: f64 = 20.0;
