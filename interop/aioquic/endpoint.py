@@ -28,7 +28,7 @@ BOTH = {"handshake", "transfer", "multiplexing", "chacha20", "retry", "resumptio
 # What a case needs that aioquic lacks.
 MISSING = {
     "ecn": "aioquic does not mark packets",
-    "connectionmigration": "aioquic names no preferred address",
+    "connectionmigration": "aioquic announces no preferred address",
 }
 
 

@@ -35,8 +35,8 @@ var both = []string{
 var missing = map[string]string{
 	"chacha20":            "Go's TLS has no setting for the cipher suites of TLS 1.3",
 	"keyupdate":           "quic-go has no function that updates the keys",
-	"v2":                  "quic-go does not change the version within a handshake",
-	"connectionmigration": "quic-go names no preferred address",
+	"v2":                  "quic-go does not change the version during a handshake",
+	"connectionmigration": "quic-go announces no preferred address",
 }
 
 func main() {

@@ -59,7 +59,7 @@ def as_markdown(results, date=None):
     peers = [end for end in ends if end != OWN or (OWN, OWN, cases[0]) in by_cell]
     lines = [
         f"Run on {date or datetime.date.today()}. In each column: squall as the client, then as the "
-        "server. ✓ passed, ✗ failed, – not supported by the peer; nothing: not tried.",
+        "server. ✓ passed, ✗ failed, – not supported by the peer; empty: not tried.",
         "",
         "| case | " + " | ".join(peers) + " |",
         "|---|" + ":-:|" * len(peers),

@@ -30,7 +30,7 @@ const TICKET_PATIENCE: Duration = Duration::from_millis(200);
 /// What quinn lacks.
 pub(super) fn missing(settings: &Settings) -> Option<&'static str> {
     (settings.case == Case::Version2)
-        .then_some("quinn does not change the version within a handshake")
+        .then_some("quinn does not change the version during a handshake")
 }
 
 /// Does one end's work.

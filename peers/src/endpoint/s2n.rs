@@ -32,11 +32,11 @@ const TICKET_PATIENCE: Duration = Duration::from_secs(5);
 pub(super) fn missing(settings: &Settings) -> Option<&'static str> {
     match settings.case {
         Case::Http3 => Some("s2n-quic's HTTP/3 is not published"),
-        Case::Version2 => Some("s2n-quic does not change the version within a handshake"),
+        Case::Version2 => Some("s2n-quic does not change the version during a handshake"),
         Case::ZeroRtt => Some("s2n-quic has no early data"),
         Case::KeyUpdate => Some("s2n-quic has no function that updates the keys"),
         Case::ChaCha20 => Some("s2n-tls has no policy with ChaCha20-Poly1305 alone"),
-        Case::ConnectionMigration => Some("s2n-quic names no preferred address"),
+        Case::ConnectionMigration => Some("s2n-quic announces no preferred address"),
         _ => None,
     }
 }

@@ -19,7 +19,7 @@ const ALPN: &[u8] = b"h3";
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Nothing here knows of HTTP/3.
+/// Nothing here is specific to HTTP/3.
 fn application() -> Router {
     Router::new()
         .route("/", get(async || "hello\n"))
@@ -34,7 +34,7 @@ fn application() -> Router {
         .route("/echo", post(async |body: axum::body::Body| body))
 }
 
-/// Has axum's `ConnectInfo` find the client's address.
+/// Lets axum's `ConnectInfo` find the client's address.
 fn with_connect_info(router: Router) -> Router {
     router.layer(map_request(
         async |mut request: Request<axum::body::Body>| {

@@ -1,5 +1,5 @@
-//! Mutual TLS: the server lets in only clients with a certificate of its authority, and knows by
-//! the certificate who it talks to.
+//! Mutual TLS: the server accepts only clients with a certificate from its authority, and
+//! identifies them by it.
 //!
 //!     guide-mutual-tls FOLDER
 //!

@@ -39,7 +39,7 @@ pub(super) fn missing(settings: &Settings) -> Option<&'static str> {
         Case::Ecn => Some("quiche does not mark packets"),
         Case::KeyUpdate => Some("quiche has no function that updates the keys"),
         Case::Version2 => Some("quiche does not speak version 2"),
-        Case::ConnectionMigration => Some("quiche names no preferred address"),
+        Case::ConnectionMigration => Some("quiche announces no preferred address"),
         _ => None,
     }
 }
