@@ -4,7 +4,7 @@
 //!   main      arguments in, exit code out
 //!   perf/     what QUIC costs, compared with TLS over TCP and plain TCP
 //!   bench/    what one part costs by itself: packet protection
-//!   serve/    files, or an application behind a reverse proxy, over HTTP
+//!   serve/    files over HTTP, or a reverse proxy for an application
 //!   get/      downloads over HTTP/3, like curl
 //!   doctor    what this machine has, and what was chosen for it
 //!   kernels   kernels of packet protection by name; SQUALL_CPU

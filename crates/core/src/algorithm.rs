@@ -79,8 +79,8 @@ pub trait CongestionControllerFactory: Send + Sync + std::fmt::Debug {
 
 /// The congestion controller of one path (RFC 9002 §7), supplied by the application.
 ///
-/// It is told of bundles and of runs of acknowledgements, never of single packets, so it is called
-/// a few times for every 64 packets. [`window`](Self::window), [`pacing_rate`](Self::pacing_rate)
+/// It sees bundles and runs of acknowledgements, never single packets, so it is called a few times
+/// for every 64 packets. [`window`](Self::window), [`pacing_rate`](Self::pacing_rate)
 /// and [`is_slow_start`](Self::is_slow_start) are read after each of the other calls.
 ///
 /// All methods run on the connection's worker, with the connection locked: they must not block, nor

@@ -32,7 +32,7 @@ pub enum CloseReason {
     IdleTimeout,
     /// The handshake did not complete in time.
     HandshakeTimeout,
-    /// The system cannot send to the server: no route leads there, or none from the local address.
+    /// The system cannot send to the server: there is no route, or none from the local address.
     /// Only a client's connection ends with this reason, and only before anything has arrived.
     Unreachable(io::ErrorKind),
     /// The peer no longer has state for this connection and sent a stateless reset (RFC 9000
@@ -83,9 +83,9 @@ impl fmt::Display for CloseReason {
             }
             Self::HandshakeTimeout => write!(f, "the peer did not complete the handshake in time"),
             Self::Unreachable(io::ErrorKind::AddrNotAvailable | io::ErrorKind::InvalidInput) => {
-                write!(f, "no route leads from the local address to the peer")
+                write!(f, "no route from the local address to the peer")
             }
-            Self::Unreachable(_) => write!(f, "no route leads to the peer"),
+            Self::Unreachable(_) => write!(f, "no route to the peer"),
             Self::Reset => write!(
                 f,
                 "the peer has lost the connection's state (stateless reset)"
@@ -220,7 +220,7 @@ impl fmt::Display for ReadError {
             Self::Reset(code) => write!(f, "the peer reset the stream with code {code}"),
             Self::Closed => write!(f, "the stream is closed for reading"),
             Self::IllegalOrderedRead => {
-                write!(f, "the stream was read in the order of arrival before")
+                write!(f, "the stream has already been read in order of arrival")
             }
         }
     }

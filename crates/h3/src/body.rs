@@ -193,7 +193,7 @@ impl Body {
         }
     }
 
-    /// Gives the stream up: its content breaks a rule of what it carries.
+    /// Abandons the stream: its content breaks a rule of the protocol that it carries.
     pub(crate) fn refuse(mut self, code: Code) {
         if let Kind::Incoming(incoming) = &mut self.0 {
             let _ = incoming.reader.recv.stop(code.0);

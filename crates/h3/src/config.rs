@@ -101,13 +101,13 @@ impl Config {
         send_timeout: Option<Duration>;
         /// How many more requests a client may cancel than it lets a server answer, as a defence
         /// against "rapid reset" (CVE-2023-44487). Beyond that the server closes the connection
-        /// with H3_EXCESSIVE_LOAD. A request counts as cancelled if the client gives it up before
+        /// with H3_EXCESSIVE_LOAD. A request counts as cancelled if the client cancels it before
         /// the head of its response has been written to the stream, or if the response ends by
-        /// [`send_timeout`](Self::send_timeout). One whose response has been sent as a whole makes
-        /// up for one that was cancelled. One that is cancelled in between counts neither way,
-        /// since a client may stop reading an event stream or a download as often as it likes: it
-        /// has waited for the service, and no more of them run at a time than
-        /// `max_concurrent_bidi_streams` of the transport allows. Default: 1000.
+        /// [`send_timeout`](Self::send_timeout). Each response that is sent completely offsets one
+        /// cancelled request. A request that is cancelled in between does not count: a client may
+        /// stop reading event streams or downloads as often as it likes, since it has waited for
+        /// the service, and no more of them run at a time than `max_concurrent_bidi_streams` of the
+        /// transport allows. Default: 1000.
         max_cancelled_requests: usize;
         /// Whether a server accepts extended CONNECT (RFC 9220). Default: no.
         enable_connect_protocol: bool;
@@ -124,12 +124,12 @@ impl Config {
         /// Whether requests at a server carry [`Informational`](crate::Informational), which sends
         /// responses before the final one, such as 103 Early Hints. Default: no.
         informational: bool;
-        /// Whether requests at a server carry a [`server::Peer`](crate::server::Peer), which says
-        /// who asks, for a few allocations per request. Default: no.
+        /// Whether requests at a server carry a [`server::Peer`](crate::server::Peer), which
+        /// identifies the client, at the cost of a few allocations per request. Default: no.
         peer_info: bool;
         /// Whether a [`Client`](crate::client::Client) keeps a connection alive while requests are
         /// in flight, by a PING after each half of the idle timeout, so that a server may take
-        /// longer than that to answer. Others set
+        /// longer than that to answer. For connections of your own, set
         /// [`keep_alive_with_streams`](squall::TransportConfig::keep_alive_with_streams).
         /// Default: yes.
         keep_alive: bool;

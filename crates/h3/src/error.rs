@@ -122,7 +122,7 @@ pub enum Error {
     /// Nothing of the request's body has arrived for
     /// [`Config::body_timeout`](crate::Config::body_timeout).
     Timeout,
-    /// The request has no form in HTTP/3, for this reason.
+    /// The request cannot be expressed in HTTP/3, for this reason.
     InvalidRequest(&'static str),
 }
 
@@ -149,14 +149,14 @@ impl fmt::Display for Error {
         match self {
             Self::Connect(error) => write!(f, "cannot connect: {error}"),
             Self::Connection(reason) => write!(f, "connection lost: {reason}"),
-            Self::Stream(code) => write!(f, "the peer gave up the stream with {code}"),
+            Self::Stream(code) => write!(f, "the peer reset or stopped the stream with {code}"),
             Self::Malformed(why) => write!(f, "malformed message: {why}"),
             Self::FieldsTooLarge => f.write_str("the field section is larger than the limit"),
             Self::TooLargeForPeer => {
                 f.write_str("the field section is larger than the peer's limit")
             }
             Self::Body(error) => write!(f, "the body failed: {error}"),
-            Self::BodyLength => f.write_str("the body has not the length that was announced"),
+            Self::BodyLength => f.write_str("the body is not as long as announced"),
             Self::GoingAway => f.write_str("the server is shutting the connection down"),
             Self::Timeout => f.write_str("the client sends its body too slowly"),
             Self::InvalidRequest(why) => write!(f, "invalid request: {why}"),

@@ -1,5 +1,5 @@
-//! Halves of streams that two parties have: the application, which uses one, and the session that
-//! the stream belongs to, which ends it with itself.
+//! Stream halves with two owners: the application, which uses one, and the session that the stream
+//! belongs to, which ends its streams when it ends.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

@@ -62,7 +62,7 @@
 //! webtransport                sessions of web pages: streams and datagrams
 //! receive  send  body         a message on its stream
 //! informational               responses before the final one
-//! patience                    how long a client may take nothing of a response
+//! patience                    how long a client may read nothing of a response
 //! tunnel   datagram   half    what belongs to a request and travels outside of its stream
 //! streams  control            the streams of the connection itself
 //! qlog                        what is logged of a connection

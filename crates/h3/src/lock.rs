@@ -1,4 +1,5 @@
-//! A mutex stays in use after its holder panicked: what it guards is changed in single steps.
+//! Locks that ignore poisoning: what they guard is changed in single steps, so it is consistent
+//! even after a holder has panicked.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! How long a client may give no credit to a response that waits for it.
+//! How long a response may wait for the client's flow-control credit.
 //!
 //! A response that congestion control or other responses hold back is not stalled, so its
 //! flow-control limits are checked (RFC 9000 §4.1), and only a few times while it waits: the usual

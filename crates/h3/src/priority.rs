@@ -56,7 +56,8 @@ impl Wish {
         Self::of(value).over(Priority { level, incremental })
     }
 
-    /// Changes what is named here, as a server's wish does to its client's (RFC 9218 §8).
+    /// Overrides the stream's priority where this one has a value, as a server's does its client's
+    /// (RFC 9218 §8).
     pub(crate) fn apply_to(self, send: &SendStream) {
         if self != Self::default()
             && let Some(priority) = send.priority()

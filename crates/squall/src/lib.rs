@@ -92,7 +92,7 @@
 //! | `Connecting::into_0rtt` | the same, but it must be awaited |
 //! | `Connecting::handshake_data` | the same, as a [`HandshakeData`] |
 //! | `Incoming::accept` returns a `Result` | [`Incoming::accept`] returns a [`Connecting`] |
-//! | `Incoming::retry` returns a `Result` | [`Incoming::may_retry`] tells in advance |
+//! | `Incoming::retry` returns a `Result` | check [`Incoming::may_retry`] first |
 //! | `Incoming::orig_dst_cid` | [`Incoming::original_destination_id`] |
 //! | `Connection::handshake_data` | [`Connection::alpn`], [`Connection::server_name`] |
 //! | `Connection::peer_identity` | [`Connection::peer_certificates`] |

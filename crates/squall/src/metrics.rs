@@ -45,9 +45,9 @@
 //! | `squall_udp_sent_bytes_total`, `squall_udp_received_bytes_total` | UDP payload |
 //! | `squall_udp_sent_datagrams_total`, `squall_udp_received_datagrams_total` | |
 //! | `squall_udp_send_blocked_total` | sends that found the socket's buffer full |
-//! | `squall_runs_discarded_total` | datagrams of no connection |
+//! | `squall_runs_discarded_total` | runs of datagrams that belong to no connection |
 //! | `squall_runs_forwarded_total` | to another worker, or an earlier process |
-//! | `squall_forwards_dropped_total` | since too many of them waited there |
+//! | `squall_forwards_dropped_total` | because too many of them were waiting there |
 //! | `squall_incoming_dropped_total` | attempts dropped because too many were in progress |
 //! | `squall_stateless_resets_total` | sent |
 //! | `squall_retries_total` | sent |
@@ -314,7 +314,7 @@ const COUNTERS: &[(&str, Unit, &str)] = &[
     (
         "squall_runs_discarded_total",
         Unit::Count,
-        "Datagrams of no connection, in runs",
+        "Runs of datagrams that belong to no connection",
     ),
     (
         "squall_runs_forwarded_total",
@@ -324,7 +324,7 @@ const COUNTERS: &[(&str, Unit, &str)] = &[
     (
         "squall_forwards_dropped_total",
         Unit::Count,
-        "Runs not forwarded: too many waited there",
+        "Runs dropped instead of forwarded: too many were waiting there",
     ),
     (
         "squall_incoming_dropped_total",

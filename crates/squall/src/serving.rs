@@ -5,7 +5,7 @@
 //!   worker 1 ─ its attempts ─> a task on worker 1 ─> handler
 //!       attempts of workers without such a task ─> the caller's task, which starts one
 //! ```
-//! A worker that has ended and been restarted lacks this task.
+//! A worker that was restarted after `serve` was called has no such task.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! Socket::Udp       squall_udp::Socket: bundles, recvmmsg and sendmmsg; readiness by the runtime
 //! Socket::Carrier   dyn DatagramSocket: a call for each message; readiness by its own wake-ups
 //! ```
-//! The choice is a branch for each system call; nothing on the way of a UDP socket is dynamic.
+//! The choice costs a branch per system call; a UDP socket is used without dynamic dispatch.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

@@ -90,7 +90,7 @@ pub enum Error {
     /// `max_early_data_size` is neither 0 nor 2^32 - 1, the only values in QUIC, whose own limits
     /// apply (RFC 9001 §4.6.1).
     EarlyDataSize(u32),
-    /// rustls refused the configuration.
+    /// rustls rejected the configuration.
     Tls(rustls::Error),
     /// Code of the application that rustls calls has panicked.
     Panicked,
@@ -117,7 +117,7 @@ impl fmt::Display for Error {
                 f,
                 "max_early_data_size is {size}: QUIC allows 0 and 4294967295 (RFC 9001 §4.6.1)"
             ),
-            Self::Tls(error) => write!(f, "rustls refused the configuration: {error}"),
+            Self::Tls(error) => write!(f, "rustls rejected the configuration: {error}"),
             Self::Panicked => f.write_str(PANICKED),
         }
     }

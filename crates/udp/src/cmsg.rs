@@ -5,8 +5,8 @@
 //! sent: UDP_SEGMENT, IP_TOS / IPV6_TCLASS, IP_PKTINFO / IPV6_PKTINFO
 //! read: UDP_GRO, IP_TOS / IPV6_TCLASS, IP_PKTINFO / IPV6_PKTINFO, SO_RXQ_OVFL
 //! ```
-//! Values are copied in and out whole, and every length is checked against the buffer, so a note
-//! truncated by the kernel is omitted and never read past its end.
+//! Values are copied in and out whole, and every length is checked against the buffer, so a control
+//! message truncated by the kernel is omitted and never read past its end.
 
 use std::mem::{MaybeUninit, size_of};
 

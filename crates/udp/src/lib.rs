@@ -9,11 +9,11 @@
 //! ```
 //!
 //! Floors, lowest first: `errors` and `counters`, `gso` (where bundles do not pass), `cmsg`
-//! (control messages as bytes), `batch` (the buffers and what lies in them), `call` (what a system
-//! call came to), `option` (integers that a socket is set to), `linux` or `portable` (the calls
-//! themselves: ours on Linux, quinn-udp's on other systems), `addresses` (a sign that the machine's
-//! addresses change), `steer` (which socket of a port gets a datagram), `socket` (what to do when a
-//! call fails).
+//! (control messages as bytes), `batch` (the buffers and their contents), `call` (the outcome of a
+//! system call), `option` (socket options with integer values), `linux` or `portable` (the calls
+//! themselves: ours on Linux, quinn-udp's on other systems), `addresses` (notification that the
+//! machine's addresses have changed), `steer` (which socket of a port gets a datagram), `socket`
+//! (what to do when a call fails).
 //!
 //! Nothing is allocated after construction. The crate moves datagrams, their ECN marks and their
 //! addresses; about QUIC it knows only where RFC 8999 puts a connection id (`steer`). Systems other

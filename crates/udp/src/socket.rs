@@ -142,7 +142,8 @@ pub struct Limits {
 
 /// A bound, non-blocking UDP socket.
 ///
-/// IPv4-mapped addresses are never exposed: on a dual-stack socket the peer 192.0.2.1 is 192.0.2.1.
+/// IPv4-mapped addresses are never exposed: on a dual-stack socket, a peer at 192.0.2.1 is
+/// reported as 192.0.2.1.
 #[derive(Debug)]
 pub struct Socket {
     inner: sys::Inner,

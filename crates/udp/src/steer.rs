@@ -1,5 +1,5 @@
-//! Selects the socket, of a group that shares a port, that gets a datagram: in the kernel, by one
-//! byte of the datagram.
+//! Selects which socket of a group that shares a port gets a datagram: in the kernel, by one byte
+//! of the datagram.
 //!
 //! ```text
 //!   first byte   byte that decides

@@ -50,7 +50,7 @@ pub(super) fn read() -> Vec<Device> {
         match features {
             Ok(features) => Device::new(name, bytes, &features, forwards),
             Err(error) => Device {
-                unknown: Some(format!("the kernel does not tell: {error}")),
+                unknown: Some(format!("the kernel does not report it: {error}")),
                 ..Device::new(name, bytes, &[], forwards)
             },
         }
@@ -134,9 +134,9 @@ impl Device {
 // 2026-11-26-amd-zen5.md.
 const NO_SEGMENTATION: &str = "without UDP segmentation, the kernel splits each bundle before the device: a server takes 1.2 CPU-s/GB instead of 0.35, and UDP send 1,460 ns per packet instead of 301 (veth, AMD Zen 4)";
 const NO_GRO: &str = "without GRO, datagrams that the sender or the network has split arrive one by one: a client takes 0.58 CPU-s/GB instead of 0.19 (veth, AMD Zen 5); bundles that arrive whole, as between containers of one host, lose nothing";
-const NO_TX_CHECKSUM: &str = "without checksums on sending, the kernel reads every byte once more, and splits each bundle before the device: a server takes 1.3 CPU-s/GB instead of 0.35 (veth, AMD Zen 4)";
-const NO_RX_CHECKSUM: &str = "without checksums on receiving, the kernel reads every byte once more: both ends take 0.74 CPU-s/GB instead of 0.60 (veth, AMD Zen 4)";
-const NO_GRO_FORWARDING: &str = "this machine forwards packets, and without UDP GRO when forwarding it passes datagrams on one by one: a machine with both ends and the router takes 2.9 CPU-s/GB instead of 1.4 (veth, AMD Zen 4)";
+const NO_TX_CHECKSUM: &str = "without transmit checksum offload, the kernel reads every byte once more, and splits each bundle before the device: a server takes 1.3 CPU-s/GB instead of 0.35 (veth, AMD Zen 4)";
+const NO_RX_CHECKSUM: &str = "without receive checksum offload, the kernel reads every byte once more: both ends take 0.74 CPU-s/GB instead of 0.60 (veth, AMD Zen 4)";
+const NO_GRO_FORWARDING: &str = "this machine forwards packets, and without UDP GRO forwarding it passes datagrams on one by one: a machine with both ends and the router takes 2.9 CPU-s/GB instead of 1.4 (veth, AMD Zen 4)";
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,7 +150,7 @@ impl fmt::Display for Device {
         };
         writeln!(
             f,
-            "  {}: UDP segmentation {}, GRO {}, UDP GRO when forwarding {}, checksums on sending {}, on receiving {}",
+            "  {}: UDP segmentation {}, GRO {}, UDP GRO forwarding {}, checksum offload: transmit {}, receive {}",
             self.name,
             said(self.udp_segmentation),
             said(self.gro),
@@ -202,7 +202,7 @@ mod tests {
         assert!(
             text.contains("1.2 CPU-s/GB instead of 0.35")
                 && text.contains("ethtool -K veth0 tx-udp-segmentation on")
-                && text.contains("on receiving unknown"),
+                && text.contains("receive unknown"),
             "{text}"
         );
         assert_eq!((slow.costs.len(), slow.mend.len()), (2, 2));
@@ -255,13 +255,13 @@ mod tests {
     #[test]
     fn a_device_that_tells_nothing_is_not_called_slow() {
         let silent = Device {
-            unknown: Some("the kernel does not tell: no".to_owned()),
+            unknown: Some("the kernel does not report it: no".to_owned()),
             ..device(&[])
         };
         assert!(silent.costs.is_empty());
         assert_eq!(
             silent.to_string(),
-            "  veth0: unknown (the kernel does not tell: no)\n"
+            "  veth0: unknown (the kernel does not report it: no)\n"
         );
     }
 

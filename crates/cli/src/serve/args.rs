@@ -10,7 +10,7 @@ use squall_yard::parse::{listen, seconds};
 use super::access::Format;
 use super::proxy::Address;
 
-/// Serve files, or an application behind a reverse proxy, over HTTP/1.1, HTTP/2 and HTTP/3
+/// Serve files, or be a reverse proxy for an application, over HTTP/1.1, HTTP/2 and HTTP/3
 ///
 /// Files: a folder is served as its index.html, and a file's encoded siblings (.br, .zst, .gz) go
 /// to clients that accept them. Names that start with a dot are not served, except /.well-known/;
@@ -60,7 +60,7 @@ pub(crate) struct Serve {
     pub(crate) retry: bool,
 
     /// Forward requests that arrive in HTTP/3 early data (0-RTT), with the field `Early-Data: 1`.
-    /// Use it only if the application heeds that field, since such requests may be replays (RFC
+    /// Use it only if the application respects that field, since such requests may be replays (RFC
     /// 8470). Unsafe methods are answered with 425. Files are always served in early data
     #[arg(long, requires = "upstream", conflicts_with = "no_h3")]
     pub(crate) early_data: bool,
@@ -137,7 +137,7 @@ pub(crate) struct Timeouts {
     #[arg(long, value_name = "SECS", default_value = "75", value_parser = seconds)]
     pub(crate) idle_timeout: Duration,
 
-    /// Abort a response if the client takes nothing of it for this many seconds
+    /// Abort a response if the client reads nothing of it for this many seconds
     #[arg(long, value_name = "SECS", default_value = "60", value_parser = seconds)]
     pub(crate) send_timeout: Duration,
 

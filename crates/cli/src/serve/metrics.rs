@@ -172,7 +172,7 @@ impl Metrics {
         family(
             "squall_http_requests_total",
             "counter",
-            "Requests by the class of their status; none: cancelled before there was one.",
+            "Requests by status class; none: cancelled before there was a status.",
             &requests,
         );
         // Ended ones are read first, so that the difference is never negative.
@@ -192,7 +192,7 @@ impl Metrics {
         family(
             "squall_http_response_body_bytes_total",
             "counter",
-            "Bytes of bodies handed to the transport, by finished responses.",
+            "Bytes of response bodies handed to the transport, counted as responses finish.",
             &by_protocol(&|protocol| self.sum(protocol, |counters| &counters.sent)),
         );
         family(
@@ -213,7 +213,7 @@ impl Metrics {
         family(
             "squall_http_body_timeouts_total",
             "counter",
-            "Bodies given up since the client sent or took nothing for too long.",
+            "Bodies abandoned because the client sent or read nothing for too long.",
             &timeouts,
         );
         family(
@@ -236,7 +236,7 @@ impl Metrics {
         family(
             "squall_http_access_log_dropped_total",
             "counter",
-            "Lines of the access log that were lost because its file was too slow.",
+            "Access log lines lost because the log file was too slow.",
             &[(String::new(), self.log_lines_dropped.load(Relaxed))],
         );
         if let Some(transport) = self.transport.get() {

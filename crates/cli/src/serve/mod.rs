@@ -1,4 +1,4 @@
-//! `squall serve`: files of a folder, or an application behind a reverse proxy.
+//! `squall serve`: files of a folder, or a reverse proxy for an application.
 //!
 //! ```text
 //!   quic     HTTP/3 by squall-h3, a task a connection on its worker ─┐

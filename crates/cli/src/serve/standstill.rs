@@ -1,8 +1,9 @@
-//! HTTP/2 responses of which the client takes nothing, while it may take others.
+//! HTTP/2 responses that the client has stopped reading, although it may read others.
 //!
 //! hyper asks a body for more when the stream's window has room, but does not report windows. So
 //! each response's task is watched: it waits for the client if its body was last asked for a frame
-//! and gave one. A stream that stands still once the transport has taken everything has no window.
+//! and returned one. If the stream then stalls although the transport has taken everything, its
+//! window is used up.
 
 use std::cell::Cell;
 use std::pin::{Pin, pin};
@@ -22,14 +23,14 @@ const LOOKS: u32 = 4;
 /// The shortest time between two checks.
 const LEAST_STEP: Duration = Duration::from_millis(1);
 
-/// What a response's body said when last asked.
+/// What a response's body did when last asked for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// It was not asked.
     No,
-    /// It gave something, for which the client must have room.
+    /// It returned one, for which the client must have room.
     Gave,
-    /// It has nothing for now.
+    /// It has none for now.
     Waits,
 }
 
@@ -47,12 +48,12 @@ pub(super) fn note(is_pending: bool) {
     });
 }
 
-/// Runs the tasks of an HTTP/2 connection, and drops those whose client takes nothing for too long:
+/// Runs the tasks of an HTTP/2 connection, and drops those whose client reads nothing for too long:
 /// hyper then resets the stream with CANCEL (RFC 9113 §7).
 #[derive(Clone)]
 pub(super) struct Tasks {
     pub(super) peer: Arc<Peer>,
-    /// How long a client may take nothing of a response.
+    /// How long a client may read nothing of a response.
     pub(super) limit: Duration,
 }
 

@@ -86,7 +86,7 @@ impl Transport {
             ),
             (
                 "squall_forwards_dropped_total",
-                "Runs not forwarded, since too many waited there.",
+                "Runs dropped instead of forwarded, because too many were waiting there.",
                 stats.forwards_dropped,
             ),
             (
@@ -103,10 +103,10 @@ impl Transport {
             put_family(text, name, "counter", help, &[(String::new(), value)]);
         }
         let used = self.begin.until_now(&self.endpoint, Volume::Operations(0));
-        let help = "Times that the kernel took the CPU away from a worker that had work.";
+        let help = "Times that the kernel preempted a worker that had work.";
         let rows = [(String::new(), used.preemptions)];
         put_family(text, PREEMPTIONS, "counter", help, &rows);
-        let help = "CPU time of the workers of HTTP/3.";
+        let help = "CPU time of the HTTP/3 workers.";
         let rows = [(String::new(), used.cpu.as_secs_f64())];
         put_family(text, CPU_SECONDS, "counter", help, &rows);
         if let Some(times) = &self.times {
@@ -117,9 +117,9 @@ impl Transport {
             };
             let label = |(stage, seconds)| (format!("{{stage=\"{stage}\"}}"), seconds);
             let rows: Vec<_> = used.seconds(rates).into_iter().map(label).collect();
-            let help = "CPU time of the workers of HTTP/3 by what it went into.";
+            let help = "CPU time of the HTTP/3 workers by stage.";
             put_family(text, STAGE_SECONDS, "counter", help, &rows);
-            let help = "Times that the clock was read to divide it.";
+            let help = "Clock readings made to divide that CPU time by stage.";
             let rows = [(String::new(), used.stamps)];
             put_family(text, STAGE_MARKS, "counter", help, &rows);
         }

@@ -28,7 +28,7 @@ pub(crate) struct Limits {
     pub(crate) header: Duration,
     /// Without a request.
     pub(crate) idle: Duration,
-    /// For a client that takes nothing of a response.
+    /// For a client that reads nothing of a response.
     pub(crate) send: Duration,
     /// For a pause in a request's body.
     pub(crate) body: Duration,

@@ -1,7 +1,7 @@
 //! Switches that turn a technique off, to measure what it is worth.
 
-/// For measuring only (`squall perf --ablation`): turns off techniques that have no setting, since
-/// nobody would want to do without them. The application gets the same bytes either way; each
+/// For measuring only (`squall perf --ablation`): turns off techniques that have no setting because
+/// there is no other reason to turn them off. The application gets the same bytes either way; each
 /// switch is checked once per bundle or run of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ablation {

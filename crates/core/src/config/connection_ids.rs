@@ -58,7 +58,7 @@ impl ConnectionIdGenerator {
                      encode_length off, or use one worker",
             ),
             Self::QuicLb(_) if workers > MAX_QUIC_LB_WORKERS => {
-                Err("QUIC-LB ids tell at most 32 workers apart")
+                Err("QUIC-LB ids can distinguish at most 32 workers")
             }
             Self::QuicLb(config) => config.check(),
         }

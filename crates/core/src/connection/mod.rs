@@ -13,7 +13,7 @@
 //! | where | what |
 //! |---|---|
 //! | `verbs`, `close` | what an owner calls |
-//! | `receive`, `transmit` | the two trips; the table in each `mod.rs` tells where each step is |
+//! | `receive`, `transmit` | the two trips; the table in each `mod.rs` says where each step is |
 //! | `establish`, `migration`, `timeout` | what the handshake, moves and time do to all parts |
 //! | `parts`, `handshake` | the parts: they take plain data, and none of them names `Connection` |
 //! | `start`, `stats` | what a connection begins with, and what it counts |

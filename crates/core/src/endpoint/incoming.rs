@@ -202,7 +202,7 @@ impl Endpoint {
         match self.server.clone() {
             Some(server) => self.accept_with(now, incoming, &server),
             None => Err(AcceptError {
-                reason: "this endpoint takes no connections".to_owned(),
+                reason: "this endpoint accepts no connections".to_owned(),
                 response: Some(self.refusal(&incoming, RefusalReason::Closed)),
             }),
         }
@@ -231,7 +231,7 @@ impl Endpoint {
         }
         if self.routes.get(&incoming.dcid).is_some() {
             return Err(AcceptError {
-                reason: "this attempt was accepted before".to_owned(),
+                reason: "this attempt has already been accepted".to_owned(),
                 response: None,
             });
         }
@@ -266,7 +266,7 @@ impl Endpoint {
         // Others may have been accepted since this one was admitted.
         if !self.total.add(self.config.max_connections) {
             return Err(AcceptError {
-                reason: "the endpoint has as many connections as it may have".to_owned(),
+                reason: "the endpoint has reached its connection limit".to_owned(),
                 response: Some(self.refusal(&incoming, RefusalReason::Connections)),
             });
         }
@@ -295,7 +295,7 @@ impl Endpoint {
             _ => self.refusal(incoming, RefusalReason::Prefix),
         };
         AcceptError {
-            reason: "the client's network has as many connections as it may have".to_owned(),
+            reason: "the client's network has reached its connection limit".to_owned(),
             response: Some(response),
         }
     }

@@ -58,7 +58,7 @@ pub struct ConnectionHandle(pub usize);
 pub enum StartError {
     /// The server's name is neither a DNS name nor an IP address.
     ServerName(String),
-    /// rustls refused its configuration, or its crypto provider has no suite for QUIC.
+    /// rustls rejected its configuration, or its crypto provider has no suite for QUIC.
     Tls(squall_tls::Error),
     /// A transport setting is out of bounds.
     Config(&'static str),
@@ -72,7 +72,7 @@ impl fmt::Display for StartError {
             Self::ServerName(name) => write!(f, "'{name}' is neither a DNS name nor an IP address"),
             Self::Tls(error) => write!(f, "{error}"),
             Self::Config(what) => write!(f, "{what}"),
-            Self::TooMany => write!(f, "the endpoint has as many connections as it may have"),
+            Self::TooMany => write!(f, "the endpoint has reached its connection limit"),
         }
     }
 }

@@ -41,7 +41,7 @@ const DELAY: Duration = Duration::from_millis(50);
 /// The origin's own addresses come last: if there are no such records, or no service answers, they
 /// are tried as usual (RFC 9460 §3, "SVCB-optional").
 ///
-/// Dropping a future ends its queries. Answers are cached as long as they may be.
+/// Dropping a future ends its queries. Answers are cached for their time to live.
 #[derive(Clone)]
 pub struct Dns {
     resolver: TokioResolver,

@@ -119,7 +119,7 @@ fn announce_length(parts: &mut http::request::Parts, length: Option<u64>) {
     }
 }
 
-/// Checks that the request has a form in HTTP/3.
+/// Checks that the request can be expressed in HTTP/3.
 fn check(parts: &http::request::Parts, protocol: Option<&Protocol>) -> Result<(), Error> {
     if parts.uri.authority().is_none() && !parts.headers.contains_key(http::header::HOST) {
         return Err(Error::InvalidRequest("the URI has no host"));

@@ -1,4 +1,4 @@
-//! Origins of requests, and the alternatives that stand for them.
+//! Origins of requests, and their alternative services (RFC 7838).
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

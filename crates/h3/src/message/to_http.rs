@@ -11,7 +11,7 @@ use super::fields::Protocol;
 use super::head::{Malformed, RequestHead, ResponseHead};
 use crate::qpack::{FieldLine, FieldSection, static_table};
 
-const INVALID: Malformed = Malformed("a field has no form in the http crate");
+const INVALID: Malformed = Malformed("the http crate cannot represent a field");
 
 /// The request with this head, without a body.
 pub(crate) fn request(head: &RequestHead<'_>) -> Result<Request<()>, Malformed> {

@@ -36,7 +36,7 @@ pin_project_lite::pin_project! {
         fault: Option<Fault>,
         // Sends informational responses, until the final one begins.
         hints: Option<Box<Hints>>,
-        // How long the client may take nothing of the response.
+        // How long the client may read nothing of the response.
         patience: Patience,
         guard: ActiveGuard,
     }
@@ -242,7 +242,7 @@ where
                             this.guard.shared().on_stalled();
                         }
                         Ok(Poll::Ready(Err(Error::Stream(_)))) => {
-                            // Whoever waits for a response to begin may leave before its end.
+                            // A client that has waited for a response to begin may cancel the rest.
                             if !sender.has_begun() {
                                 this.guard.shared().on_cancelled();
                             }

@@ -37,7 +37,7 @@ use driver::{Driver, Immediate, Place};
 /// With [`Config::peer_info`](crate::Config::peer_info), which takes a [`Builder`], each request
 /// has a [`Peer`] in its extensions: the client's address and certificate.
 ///
-/// Neither end sends anything while a service thinks about a request, so a request that takes
+/// Neither end sends anything while a service works on a request, so a request that takes
 /// longer than the idle timeout, which is 30 s by default, ends with its connection. For such
 /// services, set `TransportConfig::keep_alive` on the server's configuration, to a half or a third
 /// of the idle timeout.
@@ -205,7 +205,7 @@ impl<S: HttpService + Sync> Serve<S> {
         });
         let signalled = signalled.await;
         if signalled {
-            // Those that have arrived, of which a process that takes over the port does not know.
+            // Attempts that have arrived: a process that takes over the port does not know of them.
             poll_fn(|cx| {
                 let _ = accept.as_mut().poll(cx);
                 Poll::Ready(())

@@ -27,7 +27,7 @@ impl Peer {
     }
 
     /// The client's address as it is now: a client may change it in the course of the connection
-    /// (RFC 9000 §9). For a request that is early data, nobody has proved yet that the client
+    /// (RFC 9000 §9). For a request that is early data, it is not proven yet that the client
     /// receives at this address (RFC 9000 §8.1).
     #[must_use]
     pub fn remote_address(&self) -> SocketAddr {

@@ -182,14 +182,14 @@ pub(crate) struct Common {
     pub(crate) on_runtime: bool,
     /// Notified when the endpoint is closed.
     closed: Notify,
-    /// Held by whoever waits for a successor. The tasks that take what the last successor forwards:
-    /// they end with it.
+    /// Locked while the application waits for a successor. Holds the tasks that receive what the
+    /// last successor forwards; they end with it.
     #[cfg(target_os = "linux")]
     pub(crate) handover: tokio::sync::Mutex<Vec<JoinHandle<()>>>,
     /// By worker: ways to the processes that had the port before and still have connections.
     links: Vec<Vec<Link>>,
     /// Whether the port is this endpoint's. Otherwise its predecessor may keep it, and read its
-    /// sockets again: what this endpoint does not know is then not its to answer.
+    /// sockets again, so this endpoint does not answer datagrams that it does not recognise.
     owns_port: AtomicBool,
 }
 

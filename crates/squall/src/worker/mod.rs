@@ -371,7 +371,7 @@ impl Worker {
             Command::StopReading(stopped) => {
                 self.stopped_reading = true;
                 self.more_to_receive = false;
-                // What this worker does not know may be another process's: it does not answer.
+                // Datagrams that this worker does not recognise may belong to another process.
                 self.endpoint.set_predecessor(true);
                 // If nobody waits for it any more, the next command takes it back.
                 let _ = stopped.send(());

@@ -313,7 +313,7 @@ impl Worker {
         self.ready.len() >= WAITING_CONNECTIONS
     }
 
-    /// Repeats, if that is due, that this end has closed the connection.
+    /// Repeats the CONNECTION_CLOSE of a connection that this end has closed, if that is due.
     fn answer_for_closed(&mut self, handle: ConnectionHandle, run: &DatagramBatch<'_>) {
         let Some(closing) = self.closed.get_mut(&handle.0) else {
             return;

@@ -30,7 +30,7 @@ pub(super) fn fetch(address: SocketAddr) -> Result<Sample> {
     stream.write_all(request.as_bytes()).map_err(failed())?;
     let mut text = String::new();
     stream.read_to_string(&mut text).map_err(failed())?;
-    parse(&text).ok_or_else(|| Failure::new("the server's metrics do not tell its stages"))
+    parse(&text).ok_or_else(|| Failure::new("the server's metrics lack its stages"))
 }
 
 /// Finds the samples among the lines.

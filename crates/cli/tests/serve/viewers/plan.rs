@@ -21,7 +21,7 @@ pub(super) struct Plan {
     #[arg(long, value_name = "KBIT", default_value_t = 1_000)]
     pub(super) rate: u64,
 
-    /// More viewers, who request a long file and take nothing of it
+    /// More viewers, who request a long file and read nothing of it
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) stuck: usize,
 

@@ -52,7 +52,7 @@ impl PeerParameters {
         self.reset_stream_at = params.reset_stream_at;
     }
 
-    /// The peer's declarations, and the consequences for an end with this rule of its own.
+    /// From the peer's transport parameters, for an end with this rule about the fixed bit.
     pub(crate) fn of(params: &TransportParameters, fixed_bit: FixedBit) -> Self {
         Self {
             ack_delay_exponent: u32::try_from(params.ack_delay_exponent).unwrap_or(3),

@@ -21,7 +21,7 @@ const NEVER_SENT: TransportError = TransportError {
     reason: "an acknowledgement of a packet that was never sent",
 };
 
-/// Neighbouring stream ranges, merged before the stream is told: work per range, not per packet.
+/// Neighbouring stream ranges, merged before they reach the stream: work per range, not per packet.
 #[derive(Default)]
 struct StreamRun {
     run: Option<(StreamId, u64, u64, bool)>,
