@@ -40,8 +40,8 @@ pub enum CloseReason {
     Reset,
     /// The peer supports none of our versions (RFC 9000 §6.2).
     VersionMismatch,
-    /// No packet was sent: the endpoint is closed, or one of its limits is reached, as this
-    /// sentence says.
+    /// No packet was sent, for this reason: for example, the endpoint is closed or has reached one
+    /// of its limits.
     NotStarted(String),
 }
 

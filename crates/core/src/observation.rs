@@ -25,7 +25,7 @@ pub enum Observation {
     EarlyDataAnswered(EarlyDataAnswered),
     /// TLS is done (RFC 9001 §4.1.1).
     HandshakeCompleted(HandshakeCompleted),
-    /// The peer's address and the end of the peer's handshake are known (RFC 9001 §4.1.2).
+    /// The peer has completed the handshake, and its address is validated (RFC 9001 §4.1.2).
     HandshakeConfirmed(HandshakeConfirmed),
     /// The connection moved to another path, or failed to (RFC 9000 §9).
     PathChanged(PathChanged),

@@ -1,5 +1,5 @@
 //! The application's own congestion control: a client that sends at a fixed rate, for links that
-//! nobody else shares: `cargo run --release --example fixed_rate`.
+//! carry no other traffic: `cargo run --release --example fixed_rate`.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
