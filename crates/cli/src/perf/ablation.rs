@@ -291,7 +291,7 @@ impl Report {
         let mut text = grid.text(width);
         text += "(CPU-s/GB: of both ends and ksoftirqd; ratio: against all techniques on, the median of the rounds' ratios)\n";
         if self.interrupted {
-            text += "Interrupted: the figures cover the time before.\n";
+            text += "Interrupted: the figures cover the time until then.\n";
         }
         text
     }

@@ -329,7 +329,7 @@ impl Report for BulkReport {
 }
 
 /// The line below the tables of a measurement that Ctrl-C ended early.
-pub(super) const INTERRUPTED: &str = "Interrupted: the figures cover the time before.\n";
+pub(super) const INTERRUPTED: &str = "Interrupted: the figures cover the time until then.\n";
 
 /// The chart of these bars.
 pub(super) fn chart(bars: Vec<Bar>, connections: &str, setup: &Setup) -> Bars {

@@ -134,7 +134,9 @@ impl Report for SeriesReport {
         for row in &self.rows {
             if let Some(ratio) = row.ratio_to_fewest {
                 let name = &row.name;
-                text += &format!("{name}: {ratio:.2} times the CPU of the fewest connections.\n");
+                text += &format!(
+                    "{name}: {ratio:.2} times the CPU that it takes with the fewest connections.\n"
+                );
             }
         }
         for report in &self.reports {
@@ -219,7 +221,9 @@ mod tests {
         assert!(json["setup"]["connections"].is_null());
         let text = report.text(80);
         for name in ["quic", "tcp"] {
-            let line = format!("{name} -c 1000: 4.00 times the CPU of the fewest connections.");
+            let line = format!(
+                "{name} -c 1000: 4.00 times the CPU that it takes with the fewest connections."
+            );
             assert!(text.contains(&line), "{text}");
         }
         let bars = report.chart().bars;

@@ -423,7 +423,7 @@ impl Report for ClientReport<'_> {
             }
         }
         if self.interrupted {
-            text += "interrupted: the figures cover the time before\n";
+            text += "interrupted: the figures cover the time until then\n";
         }
         if let Some(table) = &self.stages {
             text.push('\n');

@@ -31,7 +31,7 @@ pub(crate) struct Figures {
     pub(crate) ratio_to_tls_tcp: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_to_tcp: Option<f64>,
-    /// CPU of both ends relative to the fewest connections, if there are several numbers.
+    /// CPU of both ends relative to that with the fewest connections, if there are several numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_to_fewest: Option<f64>,
     pub(crate) stages: Option<Tables>,
@@ -206,20 +206,20 @@ impl OperationsReport {
             let (name, contender) = (&one.name, one.row.contender);
             if let Some(ratio) = one.ratio_to_fewest {
                 text += &format!(
-                    "{name}, {contender}: {ratio:.2} times the CPU of the fewest connections.\n"
+                    "{name}, {contender}: {ratio:.2} times the CPU that it takes with the fewest connections.\n"
                 );
             }
             if let (Some(target), Some(reached)) = (one.target_per_s, one.row.per_s)
                 && reached < target * REACHED
             {
                 text += &format!(
-                    "{name}, {contender}: {reached:.0} a second instead of {target:.0}; what never began has no time.\n"
+                    "{name}, {contender}: {reached:.0} a second instead of {target:.0}; those that never began are not counted.\n"
                 );
             }
             let filled = one.row.datagrams_per_message.unwrap_or_default();
             if let Some(percent) = one.lost_percent {
                 text += &format!(
-                    "{percent:.2} % of the datagrams were lost; the kernel was given {filled:.1} UDP datagrams a message.\n"
+                    "{percent:.2} % of the datagrams were lost; the kernel was given {filled:.1} UDP datagrams per message.\n"
                 );
             }
         }
@@ -276,7 +276,7 @@ impl Report for OperationsReport {
             text += &format!("A resumed handshake costs the server {ratio:.2} times a full one.\n");
         }
         if self.setup.interrupted {
-            text += "Interrupted: the figures cover the time before.\n";
+            text += "Interrupted: the figures cover the time until then.\n";
         }
         for one in &self.rows {
             if let Some(stages) = &one.stages {

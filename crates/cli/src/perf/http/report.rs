@@ -491,7 +491,7 @@ impl Report for HttpReport {
             text += &stages::text(&title, &[("server", &staged.table)], width);
         }
         if self.setup.interrupted {
-            text += "Interrupted: the figures cover the rounds before.\n";
+            text += "Interrupted: the figures cover the rounds until then.\n";
         }
         text
     }
