@@ -141,6 +141,23 @@ pub async fn connect(
     Ok(Ok(Session { tunnel, control }))
 }
 
+impl State {
+    /// Waits for the next of the peer's capsules that means something; `None` when they have ended.
+    /// Notes why the peer closes the session before anyone else can look.
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let Some(incoming) = &mut self.incoming else {
+            return Poll::Ready(None);
+        };
+        let event = ready!(incoming.poll(cx));
+        if let Some(Event::Closed(closed)) = &event
+            && self.closed.is_none()
+        {
+            self.closed = Some(closed.clone());
+        }
+        Poll::Ready(event)
+    }
+}
+
 impl Control {
     fn new(fault: Fault) -> Self {
         Self {
@@ -188,16 +205,17 @@ impl Control {
     /// the session too, and if told to stop sending it could not say why.
     fn linger(self: &Arc<Self>) {
         let mut state = lock(&self.state);
-        let (incoming, shared) = (state.incoming.take(), state.shared.take());
+        let shared = state.shared.take();
+        let shared = shared.filter(|_| state.incoming.is_some());
         drop(state);
-        let (Some(mut incoming), Some(shared)) = (incoming, shared) else {
+        let Some(shared) = shared else {
             return self.end(Closed::default());
         };
         let control = Arc::clone(self);
         let timeout = shared.config.header_timeout;
         shared.connection.spawn(async move {
             let reading = async {
-                while let Some(event) = poll_fn(|cx| incoming.poll(cx)).await {
+                while let Some(event) = poll_fn(|cx| lock(&control.state).poll_event(cx)).await {
                     match event {
                         Event::Draining => control.set_draining(),
                         Event::Closed(closed) => control.end(closed),
@@ -207,8 +225,11 @@ impl Control {
                 false
             };
             let is_malformed = tokio::time::timeout(timeout, reading).await;
+            let incoming = lock(&control.state).incoming.take();
             control.end(Closed::default());
-            if is_malformed == Ok(true) {
+            if is_malformed == Ok(true)
+                && let Some(incoming) = incoming
+            {
                 incoming.body.refuse(Code::H3_MESSAGE_ERROR);
             }
         });
@@ -370,7 +391,18 @@ impl Session {
     /// Waits for the session's end. Cancel-safe.
     pub async fn closed(&self) -> Closed {
         self.tunnel.closed().await;
-        lock(&self.control.state).closed.clone().unwrap_or_default()
+        let is_connected = self.tunnel.shared.connection.close_reason().is_none();
+        poll_fn(|cx| {
+            let mut state = lock(&self.control.state);
+            // A peer may close the connection right after the session, as Firefox does. Its reason
+            // has then arrived, though nothing may have read it yet.
+            while !is_connected
+                && state.closed.is_none()
+                && matches!(state.poll_event(cx), Poll::Ready(Some(Event::Draining)))
+            {}
+            Poll::Ready(state.closed.clone().unwrap_or_default())
+        })
+        .await
     }
 }
 
@@ -415,17 +447,18 @@ impl http_body::Body for SessionBody {
                 return Poll::Ready(None);
             }
             state.sender = Some(cx.waker().clone());
-            let Some(incoming) = &mut state.incoming else {
+            if state.incoming.is_none() {
                 return Poll::Pending;
-            };
-            let event = ready!(incoming.poll(cx));
+            }
+            let event = ready!(state.poll_event(cx));
             if matches!(event, Some(Event::Draining)) {
                 drop(state);
                 control.set_draining();
                 continue;
             }
-            let is_malformed = matches!(event, Some(Event::Malformed)) || incoming.is_malformed();
-            let refused = is_malformed.then(|| state.incoming.take()).flatten();
+            let is_malformed = matches!(event, Some(Event::Malformed));
+            let refused =
+                (state.incoming).take_if(|incoming| is_malformed || incoming.is_malformed());
             drop(state);
             let Some(refused) = refused else {
                 control.end(event.map(Event::closed).unwrap_or_default());

@@ -508,6 +508,45 @@ async fn a_session_that_ends_with_its_response_leaves_nothing() {
     assert_eq!(read(body).await.unwrap(), b"");
 }
 
+/// A client may close the connection as soon as its session's end has been acknowledged, as Firefox
+/// does. Its reason reaches the application, whether or not anything has read it by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reason_of_a_session_outlives_the_connection() {
+    for (is_answered, on_worker) in [(false, false), (true, false), (true, true)] {
+        for _ in 0..20 {
+            let site = Site::new();
+            let config = Config::new().webtransport(4);
+            let (give, mut sessions) = mpsc::unbounded_channel();
+            let service = move |request: Request<Body>| {
+                let (response, session) = webtransport::accept(request).unwrap();
+                let give = give.clone();
+                async move {
+                    let (held, response) = if is_answered {
+                        (None, response)
+                    } else {
+                        (Some(response), Response::new(SessionBody::default()))
+                    };
+                    give.send((session, held)).unwrap();
+                    if !is_answered {
+                        std::future::pending::<()>().await;
+                    }
+                    response
+                }
+            };
+            crate::common::start(&site, config.clone(), on_worker, service);
+            let client = handshake_with(site.connection().await, config);
+            let request = connect_with(close_capsule(b"\0\0\0\x09bye"));
+            let answer = tokio::spawn(client.send(request));
+            let (session, _held) = within(sessions.recv()).await.unwrap();
+            within(client.connection().shutdown(0x100, b"")).await;
+            let closed = within(session.closed()).await;
+            assert_eq!((closed.code, &*closed.reason), (9, "bye"));
+            answer.abort();
+        }
+    }
+}
+
+/// Handles of a request's datagrams are independent of one another.
 /// Handles of a request's datagrams are independent of one another.
 #[tokio::test(flavor = "multi_thread")]
 async fn datagrams_arrive_until_their_last_handle_is_dropped() {
