@@ -627,6 +627,37 @@ fn websockets_work_over_http2() {
     });
 }
 
+/// Gateways such as Envoy pass on the key of an HTTP/1.1 client, and the client checks the answer.
+#[test]
+fn the_key_of_a_gateways_client_is_passed_on() {
+    let application = Application::start(|visit, _| {
+        let head = visit.head().expect("a request");
+        let keys = head
+            .lines()
+            .filter(|line| line.starts_with("sec-websocket-key:"));
+        assert_eq!(keys.collect::<Vec<_>>(), ["sec-websocket-key: theirs"]);
+        visit.write("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n");
+        visit.write("Upgrade: websocket\r\nSec-WebSocket-Accept: ours\r\n\r\n");
+    });
+    let server = serve(&application, &[]);
+    run(async {
+        for version in [Version::Http2, Version::Http3] {
+            let mut client = server.connect(version).await;
+            learn_settings(&mut client).await;
+            let request = Request::connect("https://localhost/chat")
+                .extension(Protocol::from_static("websocket"))
+                .extension(squall_h3::Protocol::from_static("websocket"))
+                .header("sec-websocket-key", "theirs")
+                .body(whole(""));
+            let request = request.expect("a request");
+            let response = client.send(request).await.expect("a response");
+            assert_eq!(response.status(), 200);
+            assert_eq!(response.headers()["sec-websocket-accept"], "ours");
+        }
+    });
+    assert_eq!(server.stop(), Some(0));
+}
+
 // test: RFC 9220 §3
 #[test]
 fn websockets_work_over_http3() {

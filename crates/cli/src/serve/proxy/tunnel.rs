@@ -41,8 +41,11 @@ const PIECE: usize = 16 << 10;
 pub(super) struct Upgrade {
     protocol: HeaderValue,
     client: Client,
-    /// Extended CONNECT, which has no key and is accepted with 200.
+    /// Extended CONNECT, which is accepted with 200.
     is_connect: bool,
+    /// Whether the client has sent a key of WebSocket. With extended CONNECT only gateways do, such
+    /// as Envoy, which pass on their clients' keys and the application's answers to them.
+    has_key: bool,
 }
 
 impl Upgrade {
@@ -68,6 +71,7 @@ impl Upgrade {
             protocol,
             client,
             is_connect,
+            has_key: head.headers.contains_key(SEC_WEBSOCKET_KEY),
         }))
     }
 
@@ -76,7 +80,7 @@ impl Upgrade {
         head.headers
             .insert(CONNECTION, HeaderValue::from_static("upgrade"));
         head.headers.insert(UPGRADE, self.protocol.clone());
-        if self.is_connect {
+        if self.is_connect && !self.has_key {
             // RFC 8441 §5: HTTP/2 has no key. It need not be secret: it only shows that the
             // application speaks WebSocket, and no cache lies between.
             static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -85,6 +89,8 @@ impl Upgrade {
             if let Ok(key) = key.parse() {
                 head.headers.insert(SEC_WEBSOCKET_KEY, key);
             }
+        }
+        if self.is_connect {
             head.method = Method::GET;
         }
     }
@@ -112,7 +118,9 @@ impl Upgrade {
         super::fields::to_client(&mut head.headers);
         if self.is_connect {
             head.status = StatusCode::OK;
-            head.headers.remove(SEC_WEBSOCKET_ACCEPT);
+            if !self.has_key {
+                head.headers.remove(SEC_WEBSOCKET_ACCEPT);
+            }
         } else {
             head.headers
                 .insert(CONNECTION, HeaderValue::from_static("upgrade"));
