@@ -160,6 +160,11 @@ impl Body {
     /// The datagrams (RFC 9297) of the extended CONNECT request that this body belongs to or
     /// answers, as long as its stream is open. Both ends must have
     /// [`Config::datagrams`](crate::Config::datagrams) set.
+    ///
+    /// QUIC within a request (RFC 9298) needs datagrams of 1,201 bytes. They do not fit until path
+    /// MTU discovery has found that the path carries more than 1,200, unless the connection was
+    /// made with a larger
+    /// [`initial_udp_payload`](squall::TransportConfig::initial_udp_payload), such as 1,300.
     #[must_use]
     pub fn datagrams(&self) -> Option<Datagrams> {
         Some(Datagrams(Arc::new(self.tunnel(false)?)))
