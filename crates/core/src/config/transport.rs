@@ -4,7 +4,7 @@ use std::net::{SocketAddrV4, SocketAddrV6};
 use std::sync::Arc;
 use std::time::Duration;
 
-use squall_wire::{VERSION_1, VERSION_2, varint};
+use squall_wire::{Side, VERSION_1, VERSION_2, varint};
 
 use super::ablation::Ablation;
 use super::limits::{
@@ -148,10 +148,13 @@ pub struct TransportConfig {
     pub follow_preferred_address: bool,
     /// QUIC versions in order of preference: `squall_wire::VERSION_1` and `VERSION_2`.
     ///
-    /// A client starts with version 1 if that is in the list, since every server supports it, and
-    /// offers all of them (RFC 9368 §2.5). A server accepts connections in any of them, and
-    /// continues with its most preferred version among those that the client offers (compatible
-    /// version negotiation, RFC 9368 §2.3, RFC 9369 §4).
+    /// A client starts with version 1 if that is in the list, since every server supports it. It
+    /// offers to change to version 2 within the handshake (RFC 9368 §2.3, RFC 9369 §4) only if it
+    /// prefers version 2, because tickets and early data work in version 1 only. A server accepts
+    /// connections in any of its versions, and continues with its most preferred version among
+    /// those that the client offers.
+    ///
+    /// Default: version 1, then version 2.
     pub versions: Vec<u32>,
     /// Whether the peer's certificates remain available after the handshake, when a server drops
     /// its TLS session.
@@ -423,6 +426,19 @@ impl TransportConfig {
             VERSION_1
         } else {
             first
+        }
+    }
+
+    /// The versions that an end of `side` names as available to a peer, if it begins with `version`
+    /// (RFC 9368 §3). A client leaves out version 2 where it would rather stay with version 1: a
+    /// server that prefers version 2 would change to it, and the client could never resume.
+    #[must_use]
+    pub(crate) fn available_versions(&self, side: Side, version: u32) -> &[u32] {
+        match self.versions.split_first() {
+            Some((&VERSION_1, _)) if side == Side::Client && version == VERSION_1 => {
+                &self.versions[..1]
+            }
+            _ => &self.versions,
         }
     }
 

@@ -47,7 +47,16 @@ fn forget_tickets(link: &mut Link, tls: &Tls) {
 }
 
 fn connect(link: &mut Link, tls: &Tls) -> usize {
-    (link.client).connect(link.now, Arc::clone(&tls.0), TransportConfig::default())
+    connect_as(link, tls, TransportConfig::default())
+}
+
+fn connect_as(link: &mut Link, tls: &Tls, transport: TransportConfig) -> usize {
+    (link.client).connect(link.now, Arc::clone(&tls.0), transport)
+}
+
+/// For an end that prefers version 2.
+fn rather_version_2() -> TransportConfig {
+    TransportConfig::default().versions(vec![VERSION_2, VERSION_1])
 }
 
 /// Opens a stream, writes to it and ends it.
@@ -406,11 +415,8 @@ fn a_captured_flight_is_refused_the_second_time() {
 fn early_data_keeps_to_the_version_of_its_ticket() {
     let tls = tls();
     // The server now changes the version: early data is sent in the original version, and accepted.
-    let mut link = link(
-        &tls,
-        TransportConfig::default().versions(vec![VERSION_2, VERSION_1]),
-    );
-    let handle = connect(&mut link, &tls);
+    let mut link = link(&tls, rather_version_2());
+    let handle = connect_as(&mut link, &tls, rather_version_2());
     let data = bytes(4_000);
     let id = write(link.client.connections.get_mut(&handle).unwrap(), &data);
     link.run();
@@ -439,17 +445,35 @@ fn early_data_keeps_to_the_version_of_its_ticket() {
     assert_eq!(read(server, id), (data.to_vec(), true));
     // And no ticket of version 2 is kept.
     let fresh = self::tls();
-    link.server = self::server(
-        &fresh,
-        TransportConfig::default().versions(vec![VERSION_2, VERSION_1]),
-    );
+    link.server = self::server(&fresh, rather_version_2());
     for _ in 0..2 {
-        let handle = connect(&mut link, &fresh);
+        let handle = connect_as(&mut link, &fresh, rather_version_2());
         assert!(!link.client.connections[&handle].has_early_data());
         link.run();
         let client = &link.client.connections[&handle];
         assert_eq!(client.version(), VERSION_2);
         assert_eq!(client.handshake_kind(), Some(rustls::HandshakeKind::Full));
+    }
+}
+
+// Tickets exist for version 1 only: a client that does not prefer version 2 stays with version 1.
+#[test]
+fn a_client_resumes_with_a_server_that_prefers_version_2() {
+    let tls = tls();
+    let mut link = Link::new(Host::client(), server(&tls, rather_version_2()));
+    for early in [false, true] {
+        let handle = connect(&mut link, &tls);
+        let connection = link.client.connections.get_mut(&handle).unwrap();
+        assert_eq!(connection.has_early_data(), early);
+        if early {
+            write(connection, &bytes(100));
+        }
+        link.run();
+        assert_eq!(link.client.has(handle, &Event::EarlyDataAccepted), early);
+        let client = &link.client.connections[&handle];
+        assert_eq!(client.version(), VERSION_1);
+        let kind = client.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+        assert_eq!(kind, early);
     }
 }
 

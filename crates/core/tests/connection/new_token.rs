@@ -35,6 +35,8 @@ struct Setup {
     seen: Seen,
     tls: Arc<rustls::ClientConfig>,
     server_tls: Arc<rustls::ServerConfig>,
+    /// The client's.
+    transport: TransportConfig,
 }
 
 fn config() -> EndpointConfig {
@@ -56,6 +58,7 @@ fn setup(transport: TransportConfig) -> Setup {
         seen,
         tls,
         server_tls,
+        transport: TransportConfig::default(),
     }
 }
 
@@ -64,7 +67,7 @@ impl Setup {
     fn connect(&mut self) -> bool {
         self.link.to_client.clear();
         let tls = Arc::clone(&self.tls);
-        let handle = (self.link.client).connect(self.link.now, tls, TransportConfig::default());
+        let handle = (self.link.client).connect(self.link.now, tls, self.transport.clone());
         self.link.server.validated = None;
         self.link.run();
         assert!(self.link.client.has(handle, &Event::Connected));
@@ -211,7 +214,9 @@ fn tokens_that_are_old_or_of_another_address_server_or_version_are_as_none() {
         assert_eq!((one.connect(), one.was_sent_a_retry()), (good, retried));
     }
     // RFC 9369 §5: a connection that changed to version 2 issues tokens for version 2.
-    let mut one = setup(TransportConfig::default().versions(vec![VERSION_2, VERSION_1]));
+    let rather_2 = TransportConfig::default().versions(vec![VERSION_2, VERSION_1]);
+    let mut one = setup(rather_2.clone());
+    one.transport = rather_2;
     one.connect();
     assert_eq!(one.tokens()[0].1, VERSION_2);
     assert!(!one.connect(), "it begins with version 1");

@@ -39,7 +39,7 @@ fn find<R>(host: &Host, pick: impl Fn(&Observation) -> Option<R>) -> R {
 fn the_life_of_a_connection_is_told_in_order() {
     let versions = |list: [u32; 2]| TransportConfig::default().versions(list.to_vec());
     let (mut link, handle) = link(
-        versions([VERSION_1, VERSION_2]),
+        versions([VERSION_2, VERSION_1]),
         versions([VERSION_2, VERSION_1]),
     );
     link.run();

@@ -224,11 +224,15 @@ fn a_server_that_is_not_who_it_should_be_is_refused_on_every_way() {
                 VersionNegotiation => vec![VERSION_2],
                 _ => transport().versions,
             };
+            let ours = match way {
+                CompatibleVersion => transport().versions(versions.clone()),
+                _ => transport(),
+            };
             link.server = host(server_of(identity), transport().versions(versions));
             if way == Retry {
                 link.server.policy = Policy::Retry;
             }
-            let handle = (link.client).connect(link.now, Arc::clone(&client), transport());
+            let handle = (link.client).connect(link.now, Arc::clone(&client), ours);
             let early = link.client.connections[&handle].has_early_data();
             assert_eq!(early, matches!(way, Resumption | NewToken));
             link.run();

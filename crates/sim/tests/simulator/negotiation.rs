@@ -55,7 +55,9 @@ fn every_client_is_sent_a_retry() {
 fn a_server_changes_the_version() {
     sweep(&seeds(200), |seed| {
         let mut setup = faulty(seed);
-        setup.transport[Side::Server as usize].versions = vec![VERSION_2, VERSION_1];
+        for transport in &mut setup.transport {
+            transport.versions = vec![VERSION_2, VERSION_1];
+        }
         if seed % 2 == 1 {
             setup.tune = |_, config| config.retry_from = 0;
         }

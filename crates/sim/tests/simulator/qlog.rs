@@ -109,8 +109,9 @@ fn a_connections_life_is_told() {
 
 /// The version events and the packets before a handshake, by the names of
 /// draft-ietf-quic-qlog-quic-events §5.1.
-fn versions_of(server: Vec<u32>, side: Side) -> Vec<Value> {
+fn versions_of(client: Vec<u32>, server: Vec<u32>, side: Side) -> Vec<Value> {
     let mut setup = Setup::new(1);
+    setup.transport[Side::Client as usize].versions = client;
     setup.transport[Side::Server as usize].versions = server;
     setup.tune = |_, config| config.retry_from = 0;
     let mut sim = Simulation::new(setup, Plan::one_stream(1000));
@@ -139,7 +140,9 @@ fn versions_and_retries_are_told() {
     let name = |version: u32| format!("{version:08x}");
     let (one, two) = (name(VERSION_1), name(VERSION_2));
 
-    let [begun, packet, negotiated, retry] = &versions_of(vec![VERSION_2], Side::Client)[..] else {
+    let rather_one = vec![VERSION_1, VERSION_2];
+    let client = versions_of(rather_one, vec![VERSION_2], Side::Client);
+    let [begun, packet, negotiated, retry] = &client[..] else {
         panic!("four events");
     };
     assert_eq!(begun["client_versions"][0], one, "{begun}");
@@ -153,14 +156,14 @@ fn versions_and_retries_are_told() {
     assert_eq!(retry["header"]["packet_type"], "retry");
     assert_eq!(retry["header"]["token"]["type"], "retry");
 
-    // A server that prefers version 2 changes to it (RFC 9368 §2.3).
-    let both = vec![VERSION_2, VERSION_1];
-    let client = versions_of(both.clone(), Side::Client);
+    // If both prefer version 2, the server changes to it (RFC 9368 §2.3).
+    let rather_two = || vec![VERSION_2, VERSION_1];
+    let client = versions_of(rather_two(), rather_two(), Side::Client);
     let chosen: Vec<&Value> = (client.iter())
         .filter_map(|event| event.get("chosen_version"))
         .collect();
     assert_eq!(chosen, [&one, &two]);
-    let server = versions_of(both, Side::Server);
+    let server = versions_of(rather_two(), rather_two(), Side::Server);
     assert_eq!(server[0]["server_versions"], serde_json::json!([two, one]));
     assert_eq!(server.last().expect("one")["chosen_version"], two);
 }

@@ -37,15 +37,17 @@ pub(crate) fn declared(
     }
 }
 
-/// The encoded transport parameters of an end that has chosen `version`.
+/// The encoded transport parameters of an end of `side` that has chosen `version`.
 pub(crate) fn encoded(
     params: &TransportParameters,
+    side: Side,
     version: u32,
     config: &TransportConfig,
     grease: (u64, u8),
 ) -> Vec<u8> {
+    let available = config.available_versions(side, version);
     let params = TransportParameters {
-        version_information: Some(VersionInformation::new(version, &config.versions)),
+        version_information: Some(VersionInformation::new(version, available)),
         ..params.clone()
     };
     let mut bytes = Vec::with_capacity(192);

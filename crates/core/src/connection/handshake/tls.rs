@@ -245,7 +245,7 @@ impl Waiting {
             }
         };
         let version = choose_version(config, original_version, params);
-        let params = encoded(&self.params, version, config, self.grease);
+        let params = encoded(&self.params, Side::Server, version, config, self.grease);
         let hello = std::mem::take(&mut self.hello);
         let limits = ticket_limits(&self.params);
         let mut session = Session::server(&self.config, original_version, version, params, &limits)
@@ -279,7 +279,7 @@ impl Restart {
         version: u32,
         config: &TransportConfig,
     ) -> Result<Session, squall_tls::Error> {
-        let params = encoded(&self.params, version, config, self.grease);
+        let params = encoded(&self.params, Side::Client, version, config, self.grease);
         Session::client(&self.tls, version, self.server_name.clone(), params)
     }
 }

@@ -63,7 +63,7 @@ impl Handshake {
             // RFC 9369 §4.1: the server's first CRYPTO frame settles the version.
             Side::Client
                 if self.version == attempt.original_version
-                    && config.versions.contains(&version)
+                    && (config.available_versions(self.side, self.version)).contains(&version)
                     && initial.crypto_recv.read_offset() == 0 =>
             {
                 self.set_version(version);
