@@ -16,16 +16,17 @@ use crate::endpoint::Endpoint;
 use crate::takeover::{Greeting, Link, Listener, MAX_DESCRIPTORS, WatchedChannel, Word};
 use crate::worker::{HeldRun, Shared};
 
-/// The most earlier processes that a successor forwards to: each gets a copy of what is not the
-/// successor's own.
+/// Maximum number of earlier processes that a successor forwards to: each gets a copy of every
+/// datagram that belongs to no connection of the successor.
 const MAX_PREDECESSORS: usize = 16;
-/// How long a successor may take to get ready, with its certificates and caches.
+/// How long a successor may take until it is ready, for example to load certificates and fill
+/// caches.
 const TO_GET_READY: Duration = Duration::from_secs(60);
-/// How long its workers may take to start.
+/// How long the successor's workers may take to start.
 const TO_START: Duration = Duration::from_secs(10);
-/// How often to see whether other processes can still find the path.
+/// How often to check that the socket's file is still in place.
 const LOOK: Duration = Duration::from_secs(2);
-/// The wait after a process that was not welcome, or an error of the system.
+/// The wait after turning a process away, or after a system error.
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Endpoint {
@@ -53,19 +54,20 @@ impl Endpoint {
     /// # }
     /// ```
     ///
-    /// Once it has returned, this endpoint keeps its connections, and new ones are accepted by the
-    /// other process. [`accept`](Self::accept) returns the attempts that already wait, then `None`;
-    /// [`connect`](Self::connect) fails, and so do [`rebind`](Self::rebind) and
+    /// Once this has returned, this endpoint keeps its connections, and new ones are accepted by
+    /// the other process. [`accept`](Self::accept) returns the attempts that already wait, then
+    /// `None`; [`connect`](Self::connect) fails, and so do [`rebind`](Self::rebind) and
     /// [`restart_worker`](Self::restart_worker). The other process reads the sockets and forwards
-    /// what belongs to connections of this one, which goes on sending through them. If the other
-    /// process ends first, this one reads the sockets again, and does not answer attempts. Call
-    /// this again to wait for that, and then for another successor: otherwise the port stays in use
-    /// until this process ends.
+    /// datagrams that belong to this endpoint's connections; this endpoint still sends through the
+    /// sockets. If the other process ends first, this one reads the sockets again, but ignores
+    /// connection attempts. To hand over to another successor then, call this again: it first waits
+    /// until the current one has ended. Without that call, the port stays in use until this process
+    /// ends.
     ///
-    /// The successor gets the keys of stateless resets and tokens, so that clients can follow a
-    /// Retry of this process to it, and duplicates of `descriptors`, at most 253: a TCP listener on
-    /// the same port, for example. TLS session tickets remain valid only if both processes encrypt
-    /// them with the same keys.
+    /// The successor gets the keys of stateless resets and tokens, so that it accepts clients that
+    /// this process has sent a Retry, and duplicates of `descriptors`, at most 253: a TCP listener
+    /// on the same port, for example. TLS session tickets remain valid only if both processes
+    /// encrypt them with the same keys.
     ///
     /// The file at `path` can be opened by every process that may enter its directory, but only
     /// processes of the same user, or of root, get the port. A file that an earlier process left
@@ -155,8 +157,8 @@ impl Handover {
             let _ = link.await;
             links.pop();
         }
-        // It stays when a successor fails: the next one waits in its queue meanwhile. Without it,
-        // the port would seem to be free.
+        // Kept when a successor fails, since the next one may already wait in its queue. Without a
+        // listener, the port would seem to be free.
         let mut listener = None;
         let mut has_failed = false;
         loop {
@@ -183,8 +185,8 @@ impl Handover {
         }
     }
 
-    /// Hands over to a process that has asked. Returns the tasks that take what it forwards. Stops
-    /// listening once the successor may listen.
+    /// Hands over to a process that has asked. Returns the tasks that receive what it forwards.
+    /// Stops listening before the successor may listen.
     async fn hand_over(
         &self,
         successor: &Successor,
@@ -215,10 +217,10 @@ impl Handover {
         let stopped = Stopped::stop(&self.endpoint, ours).await?;
         successor.send(&Word::Stopped.bytes(), &[])?;
         successor.expect(Word::Done, TO_START).await?;
-        // The successor may listen at the path as soon as it has the port. If it fails before, the
-        // next one finds this process.
+        // Closed first, because the successor may listen at the path as soon as it has the port. If
+        // it fails before that, this process listens again.
         *listener = None;
-        // Nothing can interrupt the rest: the port is the successor's exactly if it is told so.
+        // Nothing can interrupt the rest: the port is the successor's if and only if this is sent.
         successor.send(&Word::Done.bytes(), &[])?;
         let (common, _) = self.endpoint.workers();
         common.on_handed_over();
@@ -297,13 +299,13 @@ impl Successor {
 /// Workers that do not read their sockets. Dropping this makes them read again.
 struct Stopped {
     workers: Vec<Arc<Shared>>,
-    /// The tasks that take what the successor forwards.
+    /// The tasks that receive what the successor forwards.
     links: Vec<JoinHandle<()>>,
     is_done: bool,
 }
 
 impl Stopped {
-    /// Stops the workers, and has each take what comes over its link instead.
+    /// Stops the workers from reading their sockets; each receives from its link instead.
     async fn stop(endpoint: &Endpoint, links: Vec<Link>) -> io::Result<Self> {
         let (_, workers) = endpoint.workers();
         let mut stopped = Self {
@@ -320,7 +322,7 @@ impl Stopped {
             let shared = Arc::clone(worker);
             let task = runtime.spawn(async move {
                 link.receive_all(|run| {
-                    // If the worker does not keep up, they are lost, as if on the way.
+                    // If the worker does not keep up, the datagrams are lost, as if in transit.
                     if !shared.forward(HeldRun::of(run)) {
                         shared.counters.forwards_dropped.add_from_anywhere(1);
                     }
@@ -337,7 +339,7 @@ impl Stopped {
         Ok(stopped)
     }
 
-    /// They stay stopped until the successor has ended, as the returned tasks then have.
+    /// The workers stay stopped until the successor ends; that also ends the returned tasks.
     fn done(mut self) -> Vec<JoinHandle<()>> {
         self.is_done = true;
         std::mem::take(&mut self.links)

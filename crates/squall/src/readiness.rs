@@ -67,9 +67,9 @@ impl Readable {
 }
 
 impl Guard<'_> {
-    /// Forgets the sign: the queue is empty. Whatever arrives from now on gives a new one. So does
-    /// what arrived since the sign was seen, as tokio looks at the system only after the worker's
-    /// turn.
+    /// Forgets the sign: the queue is empty. Whatever arrives from now on gives a new one, and so
+    /// does anything that arrived since the sign was seen, because tokio looks at the system only
+    /// after the worker's turn.
     pub(crate) fn clear_ready(&mut self) {
         // To tokio this is an attempt to receive that found nothing, so it asks the system for the
         // next sign.
@@ -125,7 +125,7 @@ mod tests {
             assert_eq!(socket.get_ref().recv(&mut batch).unwrap(), 1);
             let mut guard = poll_fn(|cx| socket.poll_read_ready(cx)).await.unwrap();
             guard.clear_ready();
-            assert!(!told(&socket).await, "of what was taken");
+            assert!(!told(&socket).await, "all was received");
         }
         // Conversely: there is room, and that is reported at once.
         let room = writable(&socket).unwrap();

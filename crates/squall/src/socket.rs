@@ -32,7 +32,7 @@ pub(crate) struct Carrier {
     stats: Mutex<Stats>,
 }
 
-/// Whether the carrier has woken us since the last attempt, and whom to wake then.
+/// Whether the carrier has woken us since the last attempt, and which task to wake when it does.
 struct Notice {
     is_set: AtomicBool,
     task: Mutex<Option<Waker>>,

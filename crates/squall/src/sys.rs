@@ -120,7 +120,7 @@ impl PreciseTimer {
         if fd < 0 {
             return None;
         }
-        // SAFETY: the descriptor is new, and nobody else has it.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         watch(fd).ok().map(Self)
     }

@@ -11,7 +11,7 @@ mod on {
         tracing::warn!(%local, worker, %error, "cannot receive; retrying");
     }
 
-    /// The system refuses datagrams for reasons that networks do not have.
+    /// The system refuses to send datagrams, with errors that networks do not cause.
     pub(crate) fn cannot_send(local: SocketAddr, worker: usize, lost: u64, errnos: &str) {
         tracing::warn!(%local, worker, lost, %errnos, "the system refuses to send datagrams");
     }

@@ -25,7 +25,7 @@ impl Claim {
     }
 }
 
-/// A way to another process, of which there is none.
+/// A link to another process; none can exist.
 pub(crate) enum Link {}
 
 impl Link {

@@ -22,7 +22,7 @@ use rustix::process::{Uid, geteuid};
 use super::message::Word;
 use crate::sys::{self, Watched};
 
-/// The most descriptors of one message (unix(7), SCM_RIGHTS).
+/// Maximum number of descriptors in one message (unix(7), SCM_RIGHTS).
 pub(crate) const MAX_DESCRIPTORS: usize = 253;
 
 /// One end of a connection.
@@ -35,7 +35,7 @@ impl Channel {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         for end in [&one, &other] {
-            // Without the privilege, as much as every process may have.
+            // Without the privilege, the limit for ordinary processes applies.
             if set_socket_send_buffer_size_force(end, send_buffer).is_err() {
                 let _ = set_socket_send_buffer_size(end, send_buffer);
             }
@@ -162,7 +162,7 @@ fn receive(from: &OwnedFd, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Resul
     Ok(received.bytes)
 }
 
-/// The user of the process at the other end, unless it may have everything that this one has.
+/// The user of the process at the other end, unless it is root or this process's own.
 fn stranger(fd: &OwnedFd) -> io::Result<Option<Uid>> {
     let peer = socket_peercred(fd)?.uid;
     let is_welcome = peer.is_root() || peer == geteuid();
@@ -171,25 +171,25 @@ fn stranger(fd: &OwnedFd) -> io::Result<Option<Uid>> {
 
 fn other_user(who: &str, theirs: Uid, this: Uid) -> io::Error {
     let (theirs, this) = (theirs.as_raw(), this.as_raw());
-    let why = format!("{who} belongs to user {theirs}, and this one to user {this}");
+    let why = format!("{who} belongs to user {theirs}, and this process to user {this}");
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
-/// Waits at a path for other processes. The file is removed with it.
+/// Listens at a path for other processes. Dropping it removes the file.
 #[derive(Debug)]
 pub(crate) struct Listener {
     fd: Watched,
     path: PathBuf,
-    /// The file. Its number is not used again while the socket is open.
+    /// The socket's file. Its inode number is not reused while the socket is open.
     file: File,
 }
 
-/// Device and number of a file.
+/// Device and inode number of a file.
 type File = (u64, u64);
 
 impl Listener {
-    /// Listens at `path`. A socket that a process left there is replaced; one at which a process
-    /// still listens is not. Must be called on a runtime's thread.
+    /// Listens at `path`. Replaces a socket that an earlier process left there, but not one at
+    /// which a process still listens. Must be called on a runtime's thread.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let address = SocketAddrUnix::new(path)?;
@@ -207,8 +207,9 @@ impl Listener {
         Ok(Self { fd, path, file })
     }
 
-    /// Whether other processes can still find it. systemd removes a unit's folder in `/run` when
-    /// the unit stops, though another unit uses it, and programs that tidy up remove sockets.
+    /// Whether other processes can still find the socket. systemd removes a unit's directory in
+    /// `/run` when the unit stops, even if another unit uses it, and clean-up programs remove
+    /// sockets.
     pub(crate) fn is_in_place(&self) -> bool {
         match file_at(&self.path) {
             Ok(file) => file == self.file,
@@ -246,7 +247,7 @@ impl Drop for Listener {
     }
 }
 
-/// The other process is busy, or stopped.
+/// The other process is busy or stopped.
 pub(super) fn unanswered() -> io::Error {
     io::Error::new(
         io::ErrorKind::TimedOut,
@@ -259,24 +260,24 @@ fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     socket_with(family, kind, flags, None).map_err(io::Error::from)
 }
 
-/// Checks that this process can listen at `path`, where nobody does: it will want to.
+/// Checks that this process will be able to listen at `path`, where no process listens yet.
 fn check_place(path: &Path) -> io::Result<()> {
     if is_socket(path) == Some(false) {
         let why = format!("{} exists and is not a socket", path.display());
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
     }
-    // Not a socket: its longer path might not fit an address.
+    // A plain file: the path of a socket has a limited length, which this longer one might exceed.
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));
     match std::fs::File::create_new(&beside) {
-        // Left behind by a process that was killed, and had the same number.
+        // Left behind by a process that was killed and had the same process id.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         created => drop(created?),
     }
     std::fs::remove_file(&beside)
 }
 
-/// Whether there is a socket at `path` at which nobody listens.
+/// Whether there is a socket at `path` at which no process listens.
 fn is_abandoned(path: &Path) -> bool {
     let refuses = || {
         let fd = new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;

@@ -1,4 +1,4 @@
-//! A way for one worker's datagrams from the successor to the predecessor.
+//! A link that carries one worker's datagrams from the successor to the predecessor.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,7 +52,7 @@ impl Link {
         }
     }
 
-    /// Whether the other end is closed. Only the end that sends may ask.
+    /// Whether the other end is closed. Call it only on the sending end.
     pub(crate) fn is_gone(&self) -> bool {
         let end = self.0.receive(&mut [0], &mut Vec::new());
         end.map_or_else(

@@ -1,4 +1,4 @@
-//! What the two processes tell each other. Both are builds of squall, perhaps of different
+//! The messages between the two processes. Both are builds of squall, perhaps of different
 //! releases: the version is the first thing sent.
 
 use std::io;
@@ -35,11 +35,13 @@ impl Greeting {
     pub(super) fn decode(bytes: &[u8]) -> io::Result<Self> {
         let versioned = bytes.strip_prefix(&MAGIC).and_then(<[u8]>::split_first);
         let Some((&version, rest)) = versioned else {
-            return Err(invalid("whoever listens there is not a squall endpoint"));
+            return Err(invalid(
+                "the process that listens there is not a squall endpoint",
+            ));
         };
         if version != VERSION {
             return Err(invalid(&format!(
-                "the running process hands over by version {version}, and this one takes over by version {VERSION}"
+                "the running process uses version {version} of the takeover protocol, and this process version {VERSION}"
             )));
         }
         let parse = || {
@@ -67,9 +69,10 @@ pub(crate) enum Word {
     Descriptors = b'F',
     /// The successor can start.
     Ready = b'R',
-    /// The predecessor reads its sockets no more.
+    /// The predecessor no longer reads its sockets.
     Stopped = b'S',
-    /// The successor has started; the predecessor says the same, and then accepts nothing more.
+    /// The successor has started; the predecessor replies with the same word and accepts nothing
+    /// more.
     Done = b'D',
     /// The predecessor cannot hand over.
     Refused = b'E',

@@ -16,14 +16,14 @@
 //!      │ <══ link: datagrams of old connections ════ │  until the predecessor ends
 //! ```
 //! Both have the same UDP sockets, so no datagram is lost in between: those that wait in a socket
-//! are read by the successor. It forwards what belongs to none of its connections over the worker's
-//! link, and the predecessor sends through the sockets as before. Whichever side ends, the other
+//! are read by the successor. It forwards datagrams that belong to none of its connections over the
+//! worker's link, and the predecessor still sends through the sockets. If one side ends, the other
 //! sees its links close: a successor then answers unknown datagrams itself, and a predecessor reads
 //! its sockets again.
 //!
 //! A predecessor may have predecessors of its own. It hands over its links to them, too, so that
-//! any of them may end first. The successor forwards to all of them, and none answers what it does
-//! not know.
+//! any of them may end first. The successor forwards to all of them, and none answers datagrams
+//! that it does not recognise.
 //!
 //! Meta calls this socket takeover (Naseer et al., "Zero Downtime Release", SIGCOMM 2020).
 
@@ -53,7 +53,7 @@ pub(crate) use request::Claim;
 pub use request::Takeover;
 pub(crate) use runs::Runs;
 
-/// What became of datagrams that were to go through a link.
+/// The outcome of sending datagrams through a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(
     not(target_os = "linux"),
@@ -62,7 +62,7 @@ pub(crate) use runs::Runs;
 pub(crate) enum Sent {
     /// The other process has ended.
     Gone,
-    /// The other process does not keep up: they are lost, as if on the way.
+    /// The other process does not keep up: the datagrams are lost, as if in transit.
     Full,
     /// They wait for the other process.
     Yes,

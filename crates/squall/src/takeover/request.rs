@@ -31,16 +31,16 @@ pub struct Takeover {
 
 impl Takeover {
     /// Asks the process that [hands over](crate::Endpoint::hand_over) its port at `path`. Returns
-    /// `None` if no process listens there: the first one to run binds its port itself. In that case
-    /// it checks that this process can listen there in its turn.
+    /// `None` if no process listens there, and the caller then binds the port itself. In that case,
+    /// this also checks that the caller will be able to listen there.
     ///
     /// Blocks until the other process answers, usually for less than a millisecond.
     ///
     /// # Errors
     /// The other process does not hand over its port (`Other`, with its reason), does not answer
     /// within ten seconds (`TimedOut`), has ended (`ConnectionAborted`), belongs to another user
-    /// (`PermissionDenied`) or speaks another version of the protocol (`InvalidData`); there is
-    /// something else than a socket at `path` (`AlreadyExists`); or the system refused.
+    /// (`PermissionDenied`) or speaks another version of the protocol (`InvalidData`); `path` is
+    /// something other than a socket (`AlreadyExists`); or the system refused.
     pub fn request(path: impl AsRef<Path>) -> io::Result<Option<Self>> {
         let Some(channel) = Channel::connect(path.as_ref(), PATIENCE)? else {
             return Ok(None);
@@ -116,7 +116,7 @@ impl Claim {
         self.0.is_some()
     }
 
-    /// Takes the ways to the predecessors, by worker.
+    /// Takes the links to the predecessors, by worker.
     pub(crate) fn take_links(&mut self) -> Vec<Vec<Link>> {
         (self.0.as_mut()).map_or_else(Vec::new, |takeover| std::mem::take(&mut takeover.links))
     }
@@ -186,6 +186,6 @@ fn gone() -> io::Error {
 }
 
 fn incomplete() -> io::Error {
-    let why = "the running process sent something else than a port";
+    let why = "the running process sent something other than a port";
     io::Error::new(io::ErrorKind::InvalidData, why)
 }

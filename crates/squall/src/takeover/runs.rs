@@ -1,5 +1,6 @@
-//! Runs on their way to another process, as many to a message as one call received: under a flood
-//! of datagrams that belong to no connection, every run is a single datagram.
+//! Runs on their way to another process. The runs of one receive call share a message, as far as
+//! they fit, because under a flood of datagrams that belong to no connection, every run is a single
+//! datagram.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 

@@ -186,7 +186,7 @@ pub(crate) struct Common {
     /// last successor forwards; they end with it.
     #[cfg(target_os = "linux")]
     pub(crate) handover: tokio::sync::Mutex<Vec<JoinHandle<()>>>,
-    /// By worker: ways to the processes that had the port before and still have connections.
+    /// By worker: links to the processes that had the port before and still have connections.
     links: Vec<Vec<Link>>,
     /// Whether the port is this endpoint's. Otherwise its predecessor may keep it, and read its
     /// sockets again, so this endpoint does not answer datagrams that it does not recognise.
@@ -313,7 +313,7 @@ impl Common {
     }
 
     /// Admits no more attempts and wakes the tasks that wait for one. Returns this worker's
-    /// attempts that nobody took.
+    /// attempts that were not taken.
     pub(crate) fn close_accept(&self, worker: usize) -> VecDeque<Box<Offer>> {
         let mut accept = lock(&self.accept);
         accept.is_handed_over = false;
@@ -325,7 +325,7 @@ impl Common {
         own
     }
 
-    /// A worker's ways to the processes that had the port before.
+    /// A worker's links to the processes that had the port before.
     pub(crate) fn links(&self, worker: usize) -> &[Link] {
         self.links.get(worker).map_or(&[], Vec::as_slice)
     }
@@ -377,7 +377,7 @@ impl Common {
             tokens.forget_worker(end.worker);
         }
         let (local, worker, connections) = (self.address(), end.worker, end.connections);
-        // Nobody misses an idle worker in a program that ends.
+        // When a runtime shuts down, the end of an idle worker is not worth a warning.
         if connections > 0 || !matches!(end.reason, WorkerEndReason::RuntimeShutDown) {
             crate::warnings::worker_ended(local, worker, connections, &end.reason);
         }

@@ -105,7 +105,7 @@ impl SocketGroup {
     /// Duplicates of the sockets' descriptors, by worker.
     ///
     /// # Errors
-    /// A worker is down, it has something else than a UDP socket, or the system refused.
+    /// A worker is down, it has something other than a UDP socket, or the system refused.
     #[cfg(target_os = "linux")]
     pub(crate) fn duplicates(&self) -> io::Result<Vec<std::os::fd::OwnedFd>> {
         if let Some(worker) = self.first_down() {

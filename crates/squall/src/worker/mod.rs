@@ -149,8 +149,8 @@ pub(crate) struct Worker {
     warned_of: u64,
     /// Client connections that an application has moved to an address of its choice.
     pinned: HashSet<usize>,
-    /// Client connections on which nothing has arrived yet. Others are removed when there are
-    /// `first_flights_kept`.
+    /// Client connections on which nothing has arrived yet. Those that have received something are
+    /// removed once there are `first_flights_kept`.
     first_flights: HashSet<usize>,
     first_flights_kept: usize,
     /// Why the worker ends, for its connections. Empty: it panicked, or its runtime has shut down.
@@ -330,7 +330,7 @@ impl Worker {
                 reply,
             } => {
                 if reply.is_closed() {
-                    // Nobody waits for the connection any more.
+                    // The caller no longer waits for the connection.
                     return;
                 }
                 let path = Path {
@@ -373,7 +373,7 @@ impl Worker {
                 self.more_to_receive = false;
                 // Datagrams that this worker does not recognise may belong to another process.
                 self.endpoint.set_predecessor(true);
-                // If nobody waits for it any more, the next command takes it back.
+                // If the caller no longer waits, its next command is `ReadAgain`.
                 let _ = stopped.send(());
             }
             #[cfg(target_os = "linux")]
@@ -447,7 +447,7 @@ impl Worker {
         }
     }
 
-    /// Continues with another socket. Data not sent through the old one is lost, as if on the way.
+    /// Continues with another socket. Data not sent through the old one is lost, as if in transit.
     fn rebind(&mut self, readable: Readable) {
         self.socket = Arc::clone(readable.get_ref());
         self.shared.set_socket(Arc::clone(&self.socket));
@@ -460,7 +460,7 @@ impl Worker {
         self.moving.begin(self.now, self.connections.len());
     }
 
-    /// Refuses attempts that nobody took, and all new ones.
+    /// Refuses attempts that were not taken, and all new ones.
     fn let_nobody_in(&mut self) {
         self.closing = true;
         for offer in self.shared.common.close_accept(self.shared.index) {
@@ -599,7 +599,7 @@ mod tests {
         let (len, remote) = socket.recv_from(&mut datagram).unwrap();
         let run = peer.route(worker.now, Path { remote, local }, &datagram[..len], 2048);
         let Route::Respond(refusal) = run.to else {
-            panic!("the peer takes nobody: {:?}", run.to);
+            panic!("the peer accepts no connections: {:?}", run.to);
         };
         // CONNECTION_CLOSE, and the same once more, late.
         for discarded in [0, 1] {

@@ -5,7 +5,7 @@
 //!                                     ├──────> incoming: an attempt
 //!                                     ├──────> another worker: forwarded
 //!                                     ├──────> the process that had the port before: forwarded
-//!                                     └──────> nobody: answered without state, or dropped
+//!                                     └──────> no connection: answered without state, or dropped
 //! ```
 
 use std::sync::Arc;
@@ -325,7 +325,7 @@ impl Worker {
         }
     }
 
-    /// Sends one stateless datagram. If there is no room it is lost, as if on the way.
+    /// Sends one stateless datagram. If there is no room it is lost, as if in transit.
     pub(super) fn respond(&mut self, path: Path, datagram: &[u8]) {
         self.shared.counters.responses.add(1);
         if self.send.is_full() && !self.blocked {
@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(
             receive(&mut worker),
             8,
-            "what belongs to nobody is no limit"
+            "runs of no connection are not limited"
         );
         let delivered = worker.shared.counters.runs_received.get();
         assert_eq!(delivered, (8 * DATAGRAMS) as u64, "each run is delivered");

@@ -122,7 +122,7 @@ impl Inbox {
 
 /// The worker looks into the inbox before it sleeps.
 const AWAKE: u8 = 0;
-/// The worker sleeps until somebody rings.
+/// The worker sleeps until its doorbell rings.
 const ASLEEP: u8 = 1;
 /// The worker sleeps, and a relay is going to ring.
 const RELAYED: u8 = 2;
@@ -288,11 +288,11 @@ impl Shared {
     /// Where the worker and its tasks run, or ran: a task spawned too late is cancelled.
     pub(crate) fn runtime(&self) -> tokio::runtime::Handle {
         let runtime = lock(&self.runtime).clone();
-        runtime.expect("set before anybody has an endpoint")
+        runtime.expect("set before the endpoint is returned")
     }
 
-    /// Has the worker leave its socket to another process. The receiver hears when that is done,
-    /// and fails if the worker has ended.
+    /// Has the worker leave its socket to another process. The receiver is notified when that is
+    /// done, and fails if the worker has ended.
     #[cfg(target_os = "linux")]
     pub(crate) fn stop_reading(&self) -> oneshot::Receiver<()> {
         let (stopped, receiver) = oneshot::channel();

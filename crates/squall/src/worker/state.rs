@@ -90,14 +90,14 @@ pub(crate) struct State {
     pub(super) moved_to: u32,
     /// Bytes of memory that the worker has counted for the connection.
     pub(crate) memory: usize,
-    /// The connection's number in the endpoint, for events; 0 if nobody subscribes.
+    /// The connection's number in the endpoint, for events; 0 if there are no subscribers.
     pub(super) number: u64,
     /// When it began, for events.
     pub(super) begun: Time,
     /// The worker has let go of the connection.
     pub(crate) removed: bool,
     pub(crate) connected: bool,
-    /// Whether `tracing` has heard of a stream that a dropped handle reset.
+    /// Whether a stream that a dropped handle reset has been logged.
     pub(crate) has_warned_of_drop: bool,
     /// What the handshake negotiates is known.
     pub(crate) handshake_data: bool,

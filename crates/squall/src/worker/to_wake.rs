@@ -1,15 +1,15 @@
 //! The tasks that a turn wakes, by who wakes them.
 //!
 //! ```text
-//! tasks of the worker's own runtime ── the worker, one by one, and goes behind them
+//! tasks of the worker's own runtime ── the worker, one by one; it then queues behind them
 //! tasks of another runtime ─────────── its relay, with the whole list (`relay`)
 //! ```
 //! On a multi-thread runtime, the worker goes to the end of the queue before it wakes tasks, and so
-//! does a relay. tokio wakes a parked thread as soon as a second task is ready. If that thread
-//! shares the core, it preempts the worker: it takes the one task that is ready, sends what that
-//! task wrote, and parks, to be woken again by the next task. Going to the end of the queue wakes
-//! it while there are no tasks to take. It then either takes the worker itself, and wakes and runs
-//! all tasks while the first thread is not parked, or it waits for the core, and is not parked
+//! does a relay. tokio unparks a thread as soon as a second task is ready. If that thread shares
+//! the core, it preempts the worker: it runs the one ready task, sends what that task wrote, and
+//! parks, to be unparked for the next task. Going to the end of the queue unparks the thread while
+//! there are no tasks to run. The thread then either runs the worker itself, which wakes and runs
+//! all tasks while the first thread is not parked, or it waits for the core and is not parked
 //! either. A request costs both ends 5.7 µs with one wake-up a turn, and cost 8.6 µs before.
 
 use std::sync::Arc;

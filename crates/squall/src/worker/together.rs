@@ -2,7 +2,7 @@
 //!
 //! A pacer spaces the packets of a connection. Where a thousand connections lead to one address,
 //! the path carries their sum. Pairs of packets from five hundred connections are no smoother than
-//! ten packets each from a hundred, but take five times as many visits. So each pacer knows the
+//! ten packets each from a hundred, but take five times as many visits. So each pacer is given the
 //! rate of all of them together (`squall_core::Connection::set_rate_together`, decision 47).
 //!
 //! ```text
@@ -152,7 +152,7 @@ mod tests {
         together.add(at(2), other, 9, 1000);
         assert_eq!(together.rate(at(8), shared), 250_000);
         assert_eq!(together.rate(at(8), other), 0);
-        // It goes to the other address when nobody shares the first any more.
+        // The slot goes to the other address once no two connections share the first.
         for connection in [8, 9] {
             together.add(at(16), other, connection, 1000);
         }

@@ -32,12 +32,12 @@ const LEAST_COST: usize = 1024;
 /// too.
 const TURN_BYTES: usize = 8 * MESSAGE_BYTES;
 
-/// How often the system may report room in the socket and then refuse the next message for lack of
-/// room before that message is given up: then the socket is not what is full.
+/// After this many false reports of room in a row (the socket has room, but refuses the next
+/// message for lack of it), the message is given up: then it is not the socket that is full.
 const FALSE_ROOM: u32 = 3;
 /// The wait between a false report of room and the next request for one.
 const ROOM_RECHECK: Duration = Duration::from_millis(1);
-/// How many client connections begin, at least, before those that have received something are
+/// At least this many client connections begin before those that have received something are
 /// removed from the first flights.
 const FIRST_FLIGHTS: usize = 64;
 

@@ -87,7 +87,7 @@ impl Waiters {
         (slot.ticket == number && slot.waker.is_some()).then_some(slot)
     }
 
-    /// Whether nobody waits.
+    /// Whether no task waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.len() == self.free.len()
     }
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(
             line.len(),
             2,
-            "who was woken and waits again is in line again"
+            "a task that was woken and waits again is in line again"
         );
         line.remove(&mut new);
         line.remove(&mut old);
