@@ -29,7 +29,7 @@ impl CongestionAlgorithm {
 /// ```
 /// use squall_core::{AckedBundle, CongestionController, CongestionControllerFactory, Time};
 ///
-/// /// Sends at a fixed rate, whatever the network says: for links of one's own.
+/// /// Sends at a fixed rate, whatever the network says: for links without other traffic.
 /// struct FixedRate {
 ///     bytes_per_second: u64,
 ///     window: u64,

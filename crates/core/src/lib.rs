@@ -1,7 +1,7 @@
 //! The sans-I/O QUIC endpoint and connection.
 //!
 //! ```text
-//! 7  endpoint      the connection ids of one socket: which run of datagrams belongs to whom
+//! 7  endpoint      the connection ids of one socket: which connection a run belongs to
 //! 6  connection    state and the two trips: receive (a run in), transmit (a bundle out)
 //! 5  path          address, amplification limit, connection ids, size
 //! 4  congestion    how much may be in flight

@@ -83,7 +83,7 @@ impl PrefixCounts for PrefixTable {
 
     fn add(&mut self, prefix: Prefix, validated: bool, limit: usize) -> bool {
         let now = self.get(prefix);
-        // Forged addresses must not keep out clients that are known to exist.
+        // Forged addresses must not keep out clients whose addresses are validated.
         let taken = if validated {
             now.validated
         } else {

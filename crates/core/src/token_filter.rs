@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_million_tokens_a_day_take_4_mb_and_1_new_one_in_1000_seems_spent() {
         let mut filter = SpentTokens::new(DAY, 1);
-        assert_eq!(filter.allocated(), 0, "who sees no tokens pays nothing");
+        assert_eq!(filter.allocated(), 0, "without tokens, no memory is used");
         let million = TOKENS_PER_DAY as usize;
         let mistaken = ids(1)
             .take(million)

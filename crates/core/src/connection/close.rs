@@ -228,7 +228,7 @@ impl Connection {
         self.clock.set(Timer::Close, Some(due));
     }
 
-    /// The closing or draining period is over. It starts again if nobody has asked for the
+    /// The closing or draining period is over. It starts again if the owner has not asked for the
     /// CONNECTION_CLOSE yet: without it, the peer would keep the connection until its idle timeout.
     pub(super) fn on_close_timer(&mut self, now: Time) {
         match &self.state {

@@ -139,7 +139,7 @@ impl Connection {
     fn on_active_validated(&mut self, first: bool, active: bool) {
         let searched = std::mem::take(&mut self.paths.left_at_once);
         if searched && self.is_back(active) {
-            // The address that was left answers, and not the one that the client moved to.
+            // The address that was left answers, but not the one that the client moved to.
         } else if first || !active {
             self.report_move(Event::Migrated(self.paths.active.path));
         }
@@ -318,7 +318,8 @@ impl Connection {
     /// The time between two challenges (RFC 9000 §8.2.4): the larger of the probe timeouts of the
     /// path in use and of an unknown path, whatever RTT the application expects of the first one.
     /// It grows with each attempt to validate an address: if every response came after the end of
-    /// its attempt, a server would go to and fro between that address and an earlier one for ever.
+    /// its attempt, a server would otherwise alternate between that address and an earlier one for
+    /// ever.
     pub(super) fn validation_interval(&self, tag: u8) -> Duration {
         let next = self.paths.interval_after_giving_up(tag);
         let expected = self.config.initial_rtt.max(DEFAULT_INITIAL_RTT);

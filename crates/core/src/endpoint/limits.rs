@@ -5,7 +5,8 @@
 //! address validated   let in                CONNECTION_REFUSED
 //! not validated       let in                Retry: a real client comes again with a token
 //! ```
-//! Anything that works with a forged address is never refused: one network could lock another out.
+//! Anything that may come from a forged address is never refused: otherwise, one network could lock
+//! another out.
 
 use std::net::IpAddr;
 use std::sync::Arc;

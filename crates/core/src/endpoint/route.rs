@@ -42,8 +42,8 @@ pub enum Route {
     Incoming(Incoming),
     /// To the worker with this index: its connection, or its share of new clients.
     Worker(u8),
-    /// To the process that had the port before: a connection of its own, or nobody's. See
-    /// [`Endpoint::set_predecessor`].
+    /// To the process that had the port before: it may belong to a connection there, or to none.
+    /// See [`Endpoint::set_predecessor`].
     Predecessor,
     /// To no connection; send this one datagram back.
     Respond(Vec<u8>),

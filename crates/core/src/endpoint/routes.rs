@@ -7,7 +7,7 @@
 //! ```text
 //! id ── keyed hash ──► place ─┬─ taken by another: the next place, and so on
 //!                             ├─ taken by this one: its handle
-//!                             └─ free: nobody's
+//!                             └─ free: no connection
 //! ```
 
 use std::collections::HashMap;

@@ -22,17 +22,18 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// with twice the burst.
 const QUANTUM: Duration = Duration::from_micros(750);
 
-/// Behind a queue that does not drain, a quantum may be what the rate gives in this part of it, ...
+/// Behind a standing queue, a quantum may be what the rate gives in this part of its delay, ...
 const PART_OF_QUEUE: u32 = 8;
-/// ... up to this time: bursts do not reach the path as such, and each costs a wake-up.
+/// ... up to this time: the queue smooths such bursts, and each burst costs a wake-up.
 const LONGEST_QUANTUM: Duration = Duration::from_millis(2);
 
-/// A quantum is a third of a queue that holds a tenth of the window. With a quarter of the window,
-/// such a queue lost 2 % of the packets at 10 Mbit/s and 40 ms.
+/// The part of the window that a quantum has even if the rate gives less: a third of a queue that
+/// holds a tenth of the window. With a quarter of the window, such a queue lost 2 % of the packets
+/// at 10 Mbit/s and 40 ms.
 const SHARE_OF_WINDOW: u64 = 32;
 
-/// A quantum grows by half a bundle, a quarter and so on, for each of these in the minimum RTT: on
-/// a short path a burst soon leaves the queues (Linux: `tcp_tso_autosize`).
+/// On a short path, where a burst soon leaves the queues, a quantum grows by a bundle, halved once
+/// for each of these in the minimum RTT (Linux: `tcp_tso_autosize`).
 const SHORT_PATH: Duration = Duration::from_micros(512);
 
 /// Unused credit is kept for this much time. A worker wakes up to a timer tick late and is busy for
@@ -220,11 +221,13 @@ impl Pacer {
 
 /// How many bytes are released at once.
 ///
-/// What the rate gives in 750 µs, or a share of the window if that is more, but then no more than
-/// the initial window, which RFC 9002 §7.7 allows as a burst; and more on short paths. At most a
-/// bundle; but behind a long queue, by which the smoothed RTT exceeds the minimum, at least what an
-/// eighth of it takes. At most half the window, at least two packets, which takes precedence over
-/// one bundle: without GSO a bundle is one packet.
+/// - What the rate gives in 750 µs or, if that is more, a share of the window up to the initial
+///   window, which RFC 9002 §7.7 allows as a burst; and more on a short path. All of this up to a
+///   bundle.
+/// - Behind a long queue, by which the smoothed RTT exceeds the minimum, at least what the rate
+///   gives in an eighth of it.
+/// - At most half the window, but at least two packets, even without GSO, when a bundle is one
+///   packet.
 fn quantum(
     rate: u64,
     window: u64,
@@ -259,8 +262,8 @@ fn quantum(
 }
 
 /// How many bytes one of many connections to an address releases at once: what they send together
-/// in a quantum's time. The path sees such bursts anyway, from one connection or from several. At
-/// most the window, and the initial one.
+/// in a quantum's time, up to the window and the initial window. The path sees such bursts anyway,
+/// from one connection or from several.
 fn shared_quantum(together: u64, window: u64, max_datagram: u16) -> u64 {
     bytes_in(together, QUANTUM)
         .min(window)

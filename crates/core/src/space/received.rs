@@ -262,8 +262,8 @@ impl ReceivedPackets {
         }
     }
 
-    /// draft-ietf-quic-ack-frequency §6.2: whether a gap reaches back as far as `distance` and is
-    /// not reported yet, or a packet arrived that had been reported as missing from as far.
+    /// draft-ietf-quic-ack-frequency §6.2: whether an unreported gap reaches back `distance` or
+    /// more, or a packet has arrived that was reported as missing from that far back.
     fn is_reordered(&self, distance: u64) -> bool {
         let Some(largest) = self.largest() else {
             return false;

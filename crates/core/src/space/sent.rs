@@ -434,8 +434,8 @@ impl SentPackets {
     }
 
     /// Makes `outstanding` begin after the settled packets. Loss detection calls this first, and
-    /// every packet that it then passes is lost: in total a packet is passed twice, however often
-    /// the peer triggers it.
+    /// every packet that it then passes is declared lost: in total a packet is passed at most
+    /// twice, however often the peer triggers it.
     pub(crate) fn pass_settled(&mut self) {
         let first = self.oldest_outstanding.max(self.base);
         let rest = self.packets.range((first - self.base) as usize..);

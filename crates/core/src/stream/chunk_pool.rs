@@ -3,7 +3,7 @@
 //! ```text
 //!  worker's pool ── lent for the time of a run ──▶ connection: received bytes are put into chunks
 //!        ▲                                             │  the reader gets slices of them
-//!        └──── the worker takes back ◀── connection: chunks that the reader has got all of
+//!        └──── the worker takes back ◀── connection: chunks that the reader got in full
 //! ```
 //! A chunk comes back while the reader may still hold its last slices; it is reused when they are
 //! dropped. Chunk sizes are powers of two, so a stream that receives little at a time takes little

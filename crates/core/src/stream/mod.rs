@@ -106,8 +106,8 @@ struct Opening {
 }
 
 impl Opening {
-    /// Allows the peer to open new streams in place of those that have ended, once they are half of
-    /// the window, or more than the peer has left: all of the window may be open at a time.
+    /// Allows the peer to open new streams in place of ended ones, once those are half of the
+    /// window, or more than the peer may still open: it may have the whole window open at a time.
     fn raise_limit(&mut self) {
         let raised = (self.peer_window + self.peer_ended_count).saturating_sub(self.peer_limit);
         let left = self.peer_limit - self.peer_opened.max(self.peer_blocked_at);

@@ -190,7 +190,8 @@ impl KeyRing {
         self.updates += 1;
     }
 
-    /// Whether the peer has followed our update and no end of the previous keys is set yet.
+    /// Whether the peer has followed our update, and no time is set yet for dropping the previous
+    /// keys.
     pub(crate) const fn previous_keys_lack_end(&self) -> bool {
         self.previous.is_some() && self.drop_previous_at.is_none() && self.first_received.is_some()
     }

@@ -164,9 +164,9 @@ fn internal(error: &squall_tls::Error) -> Alert {
 
 /// Why handshake bytes end the connection.
 pub(crate) enum Refusal {
-    /// TLS says so (RFC 9001 §4.8).
+    /// A TLS alert (RFC 9001 §4.8).
     Alert(Alert),
-    /// QUIC says so.
+    /// A violation of QUIC's own rules.
     Transport(TransportError),
 }
 

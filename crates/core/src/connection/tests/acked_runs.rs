@@ -251,8 +251,8 @@ impl History {
     }
 }
 
-/// The final state of a server that is told the same things for the same seed; adds the packets
-/// acknowledged in runs to `in_runs`.
+/// The final state of a server whose history is drawn from the seed; adds the packets acknowledged
+/// in runs to `in_runs`.
 fn history(seed: u64, way: Way, in_runs: &Cell<u64>) -> Vec<State> {
     let mut history = History::new(seed);
     let mut states = Vec::new();

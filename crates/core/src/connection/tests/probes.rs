@@ -133,7 +133,7 @@ fn a_response_goes_where_the_challenge_came_from_and_no_further_than_three_times
         .transmit(now, &mut buffer, 64, &mut Stages::off())
         .unwrap();
     assert_eq!((sent.path, sent.len), (there, 3 * 69));
-    assert_eq!(server.path(), home, "a probe moves nobody");
+    assert_eq!(server.path(), home, "a probe moves no connection");
     assert!(!moved);
     assert_eq!(
         server.transmit(now, &mut buffer, 64, &mut Stages::off()),

@@ -66,8 +66,8 @@ fn write(pair: &mut Pair, way: Way, segment: usize, count: usize) -> Seen {
     }
 }
 
-/// The output of a server that is told the same things for the same seed, and how many packets were
-/// written in runs.
+/// The output of a server whose history is drawn from the seed, and how many packets were written
+/// in runs.
 fn bundles(seed: u64, way: Way) -> Vec<Seen> {
     let mut pair = Pair::with(
         TransportConfig::default()
