@@ -5,7 +5,7 @@ use http::uri::Authority;
 /// The port of an authority; `default` if it has none, or an empty one (RFC 3986 §3.2.3).
 ///
 /// # Errors
-/// Something else than a port follows the host. `Authority::port_u16` ignores that.
+/// The host is followed by something other than a port, which `Authority::port_u16` ignores.
 pub(crate) fn of(authority: &Authority, default: u16) -> Result<u16, String> {
     let host_and_port = authority.as_str().rsplit('@').next().unwrap_or_default();
     let rest = host_and_port.strip_prefix(authority.host());

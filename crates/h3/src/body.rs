@@ -170,8 +170,8 @@ impl Body {
         Some(Datagrams(Arc::new(self.tunnel(false)?)))
     }
 
-    /// Opens the request's tunnel, for what travels outside of its stream. A session is over with
-    /// its handle.
+    /// Opens the request's tunnel, which carries what travels outside of its stream. A session ends
+    /// when its handle is dropped.
     pub(crate) fn tunnel(&self, is_session: bool) -> Option<TunnelHandle> {
         match &self.0 {
             Kind::Incoming(incoming) => {
@@ -190,7 +190,7 @@ impl Body {
         }
     }
 
-    /// What makes the message that answers a request fail with it; `None` for bodies of responses.
+    /// The fault that makes the answer to a request fail, too; `None` for bodies of responses.
     pub(crate) fn fault(&self) -> Option<&Fault> {
         match &self.0 {
             Kind::Incoming(incoming) => incoming.fault.as_ref(),

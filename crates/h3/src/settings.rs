@@ -1,4 +1,4 @@
-//! SETTINGS (RFC 9114 §7.2.4): what each end tells the other about itself, once.
+//! SETTINGS (RFC 9114 §7.2.4): what each end declares about itself, once.
 
 use squall_wire::Reader;
 

@@ -275,7 +275,7 @@ fn work(
     let course = cell.map(Course::new).transpose();
     let mut compressor = Compressor::new(seed);
     let warm = compressor.run();
-    // Whatever went wrong, the others wait here.
+    // The other threads wait here, so an error is reported only afterwards.
     barrier.wait();
     pinned?;
     warm?;

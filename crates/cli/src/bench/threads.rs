@@ -191,7 +191,7 @@ fn work(cell: Cell, core: Option<usize>, barrier: &Barrier) -> Result<f64> {
         sys::pin(core).map_err(context("cannot pin a thread"))
     });
     let course = Course::new(cell);
-    // Whatever went wrong, the others wait here.
+    // The other threads wait here, so an error is reported only afterwards.
     barrier.wait();
     pinned?;
     let mut course = course?;

@@ -4,7 +4,7 @@
 //!   Offload    what a socket of ours can bundle              squall-udp's own probes
 //!   Buffers    what the kernel grants a socket               against what squall asks for
 //!   Device     what devices do for bundles                  `devices`
-//!   Qdisc      who spaces packets on the way out             route table, then `tc`
+//!   Qdisc      what spaces packets on the way out             route table, then `tc`
 //!   Drops      datagrams that found a buffer full            /proc/net/snmp
 //! ```
 //! Each finding says what it is worth, and where that was measured.

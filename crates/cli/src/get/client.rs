@@ -51,7 +51,7 @@ pub(crate) struct Settings {
 
 /// Fetches over any version that the server speaks.
 pub(crate) struct Client {
-    /// That of HTTP/3, and its connections.
+    /// The endpoint of HTTP/3's connections.
     endpoint: Endpoint,
     open: Arc<Open>,
     http3: squall_h3::client::Client,

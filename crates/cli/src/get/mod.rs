@@ -92,7 +92,7 @@ fn run(args: Get) -> Result<ExitCode> {
     let args = Arc::new(args);
     let (done, results) = oneshot::channel();
     let transfers = fetch_all(Arc::clone(&client), Arc::clone(&args), data, targets);
-    // Writing blocks this thread for as long as nobody reads a pipe. An interrupt does not wait.
+    // Writing to a pipe that is not read blocks this thread; an interrupt must not wait for it.
     std::thread::Builder::new()
         .name("transfers".to_owned())
         .spawn(move || done.send(fetching.block_on(transfers)))

@@ -110,7 +110,7 @@ where
         let results = results.clone();
         count += 1;
         connection.spawn(async move {
-            // Nobody receives it if another task has failed.
+            // If another task has failed, the receiver is gone.
             let _ = results.send(task.await);
         });
     }

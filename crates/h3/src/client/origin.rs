@@ -52,7 +52,7 @@ impl Origin {
 /// The port of an authority; that of `https` if it has none, or an empty one (RFC 3986 §3.2.3).
 ///
 /// # Errors
-/// Something else than a port follows the host. `Authority::port_u16` ignores that.
+/// The host is followed by something other than a port, which `Authority::port_u16` ignores.
 fn port(authority: &Authority) -> Result<u16, Error> {
     let host_and_port = authority.as_str().rsplit('@').next().unwrap_or_default();
     let rest = host_and_port.strip_prefix(authority.host());

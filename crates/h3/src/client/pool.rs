@@ -99,7 +99,7 @@ struct Inner {
     alternatives: Mutex<Alternatives>,
 }
 
-/// What leads to an origin.
+/// The connection to an origin, or the attempt to make one.
 enum Place {
     /// An attempt, which replaces this or removes it when it ends.
     Connecting(Weak<Reporter>),

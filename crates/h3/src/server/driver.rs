@@ -297,8 +297,8 @@ impl<S: HttpService> Driver<S> {
         let (service, shared) = (&mut self.service, &self.shared);
         let ready = shared.call(|| catch_unwind(AssertUnwindSafe(|| service.poll_ready(&mut cx))));
         if let Ok(Poll::Pending) = ready {
-            // The one that was asked: it has a place in the queue of what it waits for, and would
-            // take a permit there that nobody uses.
+            // Pass on the instance that was polled: it has a place in the queue that it waits in,
+            // and would be given a permit there that is never used.
             let service = self.service.clone();
             let service = std::mem::replace(&mut self.service, service);
             let arrived = Arrived {
@@ -469,8 +469,8 @@ impl HeadReader {
     }
 
     /// Ready when the client has cancelled a request whose head waits for the dynamic table.
-    /// Nothing is read meanwhile that would tell, and the client no longer counts the stream as
-    /// blocked: its next one might exceed the limit on blocked streams.
+    /// Nothing is read meanwhile, so the reset would go unnoticed, while the client no longer
+    /// counts the stream as blocked: its next one might exceed the limit on blocked streams.
     fn poll_cancelled(&mut self, stopped: &mut Option<Stopped>, cx: &mut Context<'_>) -> Poll<()> {
         if self.block.is_none() {
             return Poll::Pending;

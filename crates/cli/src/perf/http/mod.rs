@@ -17,7 +17,7 @@
 //!   report      medians of the rounds, and medians of the rounds' ratios
 //! ```
 //! After the rounds, a second server that measures its stages shows where HTTP/3's time goes. The
-//! first one does not measure, so it costs what it costs its users.
+//! first one does not measure its stages, so it costs what it would cost a user.
 
 mod client;
 mod connections;
