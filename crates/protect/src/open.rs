@@ -185,7 +185,7 @@ fn settle(spans: &mut [PacketSpan], jobs: &mut [Job<'_>], mut authentic: u32) {
             span.outcome = Outcome::Open;
         } else {
             span.outcome = Outcome::Forged;
-            // Nobody may see what an attacker's bytes decrypt to.
+            // What an attacker's bytes decrypt to must never be seen.
             job.wipe_behind(usize::from(span.pn_offset) + 1);
         }
         authentic >>= 1;

@@ -270,7 +270,7 @@ fn run(
     let is_authentic = |i: usize| authentic >> i & 1 == 1;
     for (i, job) in jobs.iter_mut().enumerate() {
         if !is_authentic(i) {
-            // Nobody may see what an attacker's bytes decrypt to.
+            // What an attacker's bytes decrypt to must never be seen.
             let (header_len, _) = job.header_len_and_number();
             job.wipe_behind(header_len as usize);
         }

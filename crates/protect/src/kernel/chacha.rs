@@ -142,8 +142,8 @@ fn team_after<W: Rows>(start: usize, jobs: usize) -> Range<usize> {
 /// Hashing in parallel takes the same time for any number of messages; fewer than this are paired.
 const LEAST_PARALLEL: usize = 4;
 
-/// The least payload, in bytes, with which a packet is faster by itself than beside others: it
-/// fills the registers anyway, and its single blocks and its mask cost nothing beside a pass.
+/// The smallest payload, in bytes, at which a packet is faster by itself than together with others:
+/// it fills the registers anyway, and its single blocks and its mask cost nothing during a pass.
 pub(super) struct LeastAlone {
     /// In a call of at most [`FEW`] packets.
     pub(super) of_few: usize,

@@ -12,11 +12,10 @@
 //! interleaved: one step of GHASH after each round of AES. `seal` hashes the previous chunk, since
 //! it hashes what it encrypts; its pipeline runs on across packets.
 //!
-//! This is for packets of one length (`row`), as most packets of a call are: what depends on the
-//! length alone is worked out once. Short packets are handled differently (`short`): a packet in
-//! each lane. A packet that comes alone takes an order without preparations (`single`). Header
-//! protection (`mask`) is applied in the same call: its cipher needs only sixteen bytes of
-//! ciphertext.
+//! This is for packets of one length (`row`), as most packets of a call are: whatever depends only
+//! on the length is worked out once. Short packets are handled differently (`short`): a packet in
+//! each lane. A lone packet takes a path without set-up (`single`). Header protection (`mask`) is
+//! applied in the same call: its cipher needs only sixteen bytes of ciphertext.
 //!
 //! The blocks that encrypt the tags, one for each packet, are made for sixteen packets in one pass.
 

@@ -65,7 +65,7 @@ fn round(
         _mm512_add_epi64(h[1], block[1]),
         _mm512_add_epi64(h[2], block[2]),
     ];
-    // A limb of the product: three products, their low and their high parts amessage.
+    // A limb of the product: three products, with their low and high parts kept apart.
     let limb = |a: __m512i, b: __m512i, c: __m512i| {
         let low = _mm512_madd52lo_epu64(zero, h0, a);
         let low = _mm512_madd52lo_epu64(low, h1, b);
