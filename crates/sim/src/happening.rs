@@ -42,13 +42,14 @@ pub enum Wish {
     UpdateKeys,
     /// A PING.
     Ping,
-    /// This much credit for the peer, in bytes.
+    /// This limit on the peer's credit, in bytes.
     ReceiveWindow(u64),
-    /// So many bytes in the send buffers.
+    /// This limit on the send buffers, in bytes.
     SendWindow(u64),
-    /// So many streams at a time.
+    /// This limit on concurrent streams.
     MaxStreams(Direction, u64),
-    /// A look at which address the system sends from.
+    /// A packet that shows the server the client's address, as if the machine's addresses had
+    /// changed.
     AddressesChanged,
 }
 

@@ -4,7 +4,7 @@
 //!  run_seed       a complete run: the Trial that a seed determines
 //!  Simulation     Parties (the applications: streams written, read and compared) on a Pair
 //!  Pair           two endpoints with their connections, driven by arrivals and timeouts
-//!  Guard          rules for every datagram               Intruder   datagrams that nobody sent
+//!  Guard          rules for every datagram               Intruder   datagrams of neither end
 //!  Network        what happens to a datagram      Happening   what happens to the network
 //!  Rng            the seed
 //!

@@ -21,8 +21,8 @@ pub enum Cut {
     Never,
     /// The opener resets it after this many bytes.
     Reset(usize),
-    /// The opener resets it after this many bytes, of which so many are to arrive all the same
-    /// (draft-ietf-quic-reliable-stream-reset).
+    /// The opener resets it after this many bytes, of which the second number must arrive all the
+    /// same (draft-ietf-quic-reliable-stream-reset).
     ResetAt(usize, usize),
     /// The other side stops it after this many bytes, unless it reads the end first.
     Stop(usize),

@@ -418,7 +418,7 @@ impl Socket {
         let remote = message.path.remote.ip();
         let (bundle, len) = (message.segment_size.is_some(), message.bytes.len());
         let failure = sys::classify(&error);
-        // EINVAL may be about a bundle's size: its datagrams will tell.
+        // EINVAL may be about a bundle's size: sending its datagrams singly will show.
         let may_be_of_size = bundle && failure == Failure::Size;
         if is_of_path(&error) && !may_be_of_size {
             batch.note_refused(error.kind());

@@ -61,8 +61,8 @@ pub(crate) struct Transport {
     /// Connections of W5, W6 and W7, instead of those that each is measured with.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: Vec<u32>,
-    /// Gives each connection of W5, W6 and W7 a client's socket of its own, as if each came from
-    /// another machine. TCP has nothing else.
+    /// Gives each connection of W5, W6 and W7 its own socket at the client, as if each came from
+    /// another machine. TCP always works this way.
     #[arg(long, conflicts_with = "runtimes")]
     own_sockets: bool,
     /// Measures the servers of QUIC stacks with the client of this one, and not each with its own.

@@ -52,7 +52,7 @@ fn bundles_cross_byte_exact_and_stay_bundles() {
     assert_eq!(b.stats().datagrams_received, 88);
     assert_eq!(got[0].path.remote, reachable(&a));
     if gso && b.limits().gro {
-        // Loopback hands a GSO bundle to a GRO socket whole: the stride was told.
+        // Loopback hands a GSO bundle to a GRO socket whole, and reports the stride.
         assert_eq!((got.len(), b.stats().messages_received), (2, 2));
     }
 }

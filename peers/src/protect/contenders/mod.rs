@@ -179,7 +179,7 @@ pub(crate) fn enter(names: &[Name]) -> Field {
 }
 
 /// The text for a library that does not report its kernel.
-const UNTOLD: &str = "picked by CPU feature; the library does not tell";
+const UNTOLD: &str = "chosen by CPU features; the library does not report which";
 
 /// The version of a package that this program was built with.
 fn locked_version(package: &str) -> &'static str {

@@ -13,7 +13,7 @@ use super::{Contender, Entrant, OneByOne, Peer, parts};
 
 pub(crate) fn entrant() -> Entrant {
     let kernel = if aes::hardware_accelerated() {
-        "AES instructions; which is not told"
+        "AES instructions; which ones is not reported"
     } else {
         "no AES instructions"
     };

@@ -79,7 +79,7 @@ impl Readable {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, and nobody else has it.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         for (index, socket) in sockets.iter().enumerate() {
             let mut event = libc::epoll_event {
