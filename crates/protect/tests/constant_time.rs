@@ -50,7 +50,7 @@ impl Random {
 }
 
 /// Welch's t of two samples; 0 if one of them is too small to have a spread, as the slower class is
-/// if a leak is so large that cropping leaves nothing of it. Then the uncropped times tell.
+/// if a leak is so large that cropping leaves nothing of it. Then the uncropped times decide.
 fn welch(samples: [&[f64]; 2]) -> f64 {
     if samples.iter().any(|sample| sample.len() < 2) {
         return 0.0;
@@ -304,5 +304,9 @@ fn times_do_not_tell() {
             }
         }
     });
-    assert!(found.is_empty(), "time tells:\n{}", found.join("\n"));
+    assert!(
+        found.is_empty(),
+        "time reveals a secret:\n{}",
+        found.join("\n")
+    );
 }

@@ -477,7 +477,7 @@ async fn memory_of_all_workers_connections_is_limited() {
     let one = clients(1, Ipv4Addr::LOCALHOST, &server, &config).await;
     until(|| memory() > 8_000).await;
     assert!(memory() < 40_000, "{}", memory());
-    // Nobody reads what these clients write: 1.6 MB, then half as much again.
+    // The data of these clients is not read: 1.6 MB, then half as much again.
     let mut hungry = Vec::new();
     for (len, least, way, refused) in [
         (0, 0, Some(Way::Unvalidated), false),
@@ -518,7 +518,7 @@ async fn memory_of_all_workers_connections_is_limited() {
     until(|| memory() == 0).await;
 }
 
-/// Writes bytes that nobody reads, until the server has them.
+/// Writes bytes that are not read, until the server has them.
 fn write(mut client: Client, len: usize) -> Client {
     let stream = client.connection.open(squall::Direction::Unidirectional);
     let mut data = squall::Bytes::from(vec![7; len]);

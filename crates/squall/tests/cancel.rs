@@ -48,8 +48,8 @@ impl Canceller {
         Arc::strong_count(&self.kept) - 1
     }
 
-    /// Waits until nobody holds the waker. A worker that is about to wake a task holds it a moment
-    /// longer.
+    /// Waits until no copy of the waker is left. A worker that is about to wake a task holds it a
+    /// moment longer.
     async fn let_go(&self) {
         within(async {
             while self.kept() > 0 {

@@ -500,7 +500,7 @@ async fn a_connection_tells_what_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_updated_on_demand() {
     let pair = Pair::new().await;
-    // A server's handshake is confirmed when it is complete; the client is told.
+    // A server's handshake is confirmed when it is complete; HANDSHAKE_DONE tells the client.
     let mut updates = 0;
     while updates < 3 {
         updates += u64::from(pair.far.force_key_update());

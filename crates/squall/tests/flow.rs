@@ -21,7 +21,7 @@ fn write_for_ever(mut send: SendStream) {
     });
 }
 
-/// Opens `unread` streams whose data nobody reads, then moves `LONG` bytes over one more.
+/// Opens `unread` streams whose data is not read, then moves `LONG` bytes over one more.
 async fn move_beside_unread(from: &Connection, to: &Connection, unread: usize) {
     let mut kept = Vec::new();
     for _ in 0..unread {

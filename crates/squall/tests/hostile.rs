@@ -230,7 +230,7 @@ async fn clients_that_vanish_are_forgotten() {
         .server(identity.server(ALPN, transport))
         .bind()
         .unwrap();
-    // Real first flights, captured on a port where nobody answers, from clients that are gone by
+    // Real first flights, captured on a port that does not answer, from clients that are gone by
     // the time they arrive.
     let capture = UdpSocket::bind(ANY).unwrap();
     capture
@@ -268,7 +268,7 @@ async fn clients_that_vanish_are_forgotten() {
                 .unwrap();
         }
         let incoming = within(server.accept()).await.unwrap();
-        // Nobody will answer.
+        // No one will answer.
         attempts.spawn(async { assert!(incoming.accept().await.is_err()) });
     }
     within(async {

@@ -139,7 +139,7 @@ async fn a_close_reaches_the_peer_with_code_and_reason() {
     within(send.write_all(b"x")).await.unwrap();
     let (_far_send, mut far_recv) = within(pair.far.accept_bi()).await.unwrap();
     within(far_recv.read_chunk(1)).await.unwrap();
-    // Everyone who waits is told.
+    // Every waiting task is woken.
     let reading = tokio::spawn(async move { recv.read_chunk(1).await });
     let accepting = tokio::spawn({
         let far = pair.far.clone();
@@ -440,7 +440,7 @@ async fn keep_alive_keeps_it() {
             return;
         }
     }
-    panic!("it ended in spite of it");
+    panic!("it ended all the same");
 }
 
 #[tokio::test]
@@ -671,7 +671,7 @@ async fn protocol_and_name_are_known_before_the_end_of_the_handshake() {
     let address = server.local_addr().unwrap();
     let mut connecting = client.connect(address, "localhost").unwrap();
     let mut accepted = within(server.accept()).await.unwrap().accept();
-    // Cancelled before anything is known, on a client that nobody has answered yet.
+    // Cancelled before anything is known, on a client that has received no answer yet.
     assert!(futures_now(connecting.handshake_data()).is_none());
     let there = within(accepted.handshake_data()).await.unwrap();
     assert_eq!(there.alpn.as_deref(), Some(ALPN));

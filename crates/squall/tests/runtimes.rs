@@ -126,7 +126,7 @@ fn a_connection_serves_several_runtimes_at_once() {
     multi.block_on(within(server)).unwrap();
 }
 
-/// The runtime and its workers are gone: nobody waits for ever.
+/// The runtime and its workers are gone: no task waits for ever.
 #[test]
 fn a_runtime_that_shuts_down_ends_its_connections() {
     for runtime in runtimes() {

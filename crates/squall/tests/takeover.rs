@@ -80,7 +80,7 @@ impl World {
         Takeover::request(&self.place.path)
     }
 
-    /// As [`request`](Self::request), once somebody listens and answers.
+    /// As [`request`](Self::request), once a process listens and answers.
     async fn request_patiently(&self) -> Takeover {
         within(async {
             loop {
@@ -320,8 +320,8 @@ async fn a_successor_that_fails_changes_nothing() {
     assert!(is_alive(&connect(&client, address).await).await);
 }
 
-/// It fails when the predecessor reads no more. The next one finds the predecessor, however soon it
-/// asks: if it found nobody, it would try to bind a port that is in use.
+/// It fails after the predecessor stopped reading. The next one finds the predecessor, however soon
+/// it asks: if it found no process, it would try to bind a port that is in use.
 #[tokio::test]
 async fn a_successor_that_fails_late_leaves_the_path_to_the_next() {
     let world = World::new("late");

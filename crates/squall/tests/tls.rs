@@ -186,7 +186,7 @@ async fn objection(server: rustls::ServerConfig, client: rustls::ClientConfig) -
     near
 }
 
-/// Has a certificate for nobody.
+/// Has no certificate for any client.
 #[derive(Debug)]
 struct Nobody;
 

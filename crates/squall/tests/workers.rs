@@ -1,4 +1,4 @@
-//! Several workers on one port: who serves whom, unnoticed by applications.
+//! Several workers on one port: which worker serves which connection, unnoticed by applications.
 
 #![cfg(target_os = "linux")]
 #![allow(

@@ -90,8 +90,8 @@ impl Gso {
         self.segments > 1 && !self.restricted.load(Ordering::Relaxed)
     }
 
-    /// Calls `split` with a test that tells for a destination whether its bundles have to be sent
-    /// as single datagrams.
+    /// Calls `split` with a predicate: whether the bundles to a destination have to be sent as
+    /// single datagrams.
     pub(crate) fn restrict(&self, now: Instant, split: impl FnOnce(&dyn Fn(IpAddr) -> bool)) {
         if self.segments <= 1 {
             return split(&|_| true);

@@ -661,8 +661,7 @@ fn a_port_found_free_is_shared_afterwards() {
     }
 }
 
-// test: SECURITY.md row 50: an error nobody has heard of is the loss of one datagram, not of the
-// socket
+// test: SECURITY.md row 50: an unknown error costs one datagram, not the socket
 #[test]
 fn only_a_socket_that_is_gone_ends_a_send() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));

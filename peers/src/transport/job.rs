@@ -1,4 +1,4 @@
-//! What a process of a measurement is told, and what it answers: one line of JSON each.
+//! The messages to a process of a measurement, and its answers: one line of JSON each.
 //!
 //! ```text
 //!   parent  ── Job ──────►  server | client      the first line on its standard input

@@ -164,7 +164,7 @@ pub(super) async fn serve<S: Server>(
     while let Some(connecting) = server.accept().await {
         let tasks = spawn.clone();
         spawn.spawn(async move {
-            // A failed handshake is up to the client, which is told.
+            // The client reports a failed handshake.
             if let Ok(mut connection) = connecting.await {
                 if workload == Workload::W7 {
                     let datagrams = connection.datagrams();

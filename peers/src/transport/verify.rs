@@ -1,4 +1,4 @@
-//! Whether an answer is what it should be: its length always, its bytes if they are checked.
+//! Whether an answer is what it should be: its length always, and its bytes if requested.
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};

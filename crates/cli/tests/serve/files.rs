@@ -40,7 +40,7 @@ fn files_are_the_same_by_all_versions() {
             // Browsers do not trust the certificate.
             assert!(!fields.contains_key("strict-transport-security"));
             assert!(fields.contains_key("date"));
-            // RFC 7838 §3: over TCP, clients are told of HTTP/3.
+            // RFC 7838 §3: over TCP, responses advertise HTTP/3.
             let alternative = format!("h3=\":{}\"; ma=86400", server.port);
             let told = (version != Version::Http3).then_some(alternative);
             let alt_svc = fields

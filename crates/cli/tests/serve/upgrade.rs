@@ -15,7 +15,8 @@ use crate::life::metrics as metrics_of;
 /// Enough that a client that stops reading keeps the request in flight.
 const LARGE: usize = 30_000_000;
 
-/// How long what must happen soon may take, such as the end of a server that cannot start.
+/// The time limit for anything that must happen soon, such as the end of a server that cannot
+/// start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Folders of the old release and the new one, and where the servers meet.
@@ -124,8 +125,8 @@ fn a_server_that_was_replaced_can_still_be_stopped() {
         let mut body = client.send(request).await.expect("a response").into_body();
         body.frame().await.expect("a frame").expect("data");
         let second = tokio::task::block_in_place(|| releases.start(first.port, &releases.new));
-        // The first one waits for its client; nobody else does. Signals that come together count
-        // as one.
+        // The first process waits for its client, and no other process waits. Signals that come
+        // together count as one.
         let status = loop {
             if let Some(status) = first.process.try_wait().expect("a process") {
                 break status;

@@ -506,7 +506,7 @@ impl Connection {
                 self.paths.active.validation = again.map(|v| Box::new(v.again(now)));
             }
             if self.side == Side::Server && !self.paths.active.validated {
-                // RFC 9000 §9.3.2: without CONNECTION_CLOSE, which nobody would receive.
+                // RFC 9000 §9.3.2: without CONNECTION_CLOSE, which would reach no one.
                 self.abandon(
                     now,
                     CloseReason::Transport {

@@ -577,7 +577,7 @@ mod tests {
             let bursts = send(&mut pacer, window, &rtt, slow_start, round_trip, late);
             bursts.iter().map(|burst| burst.1).sum::<u64>()
         };
-        // The window is what holds the sender back, so that it grows.
+        // The window holds the sender back, so it grows.
         assert!(sent_in_a_round_trip(true) >= window);
         assert_eq!(sent_in_a_round_trip(false), 0);
     }

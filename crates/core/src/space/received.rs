@@ -146,7 +146,7 @@ impl ReceivedPackets {
         } else {
             let lowest = self.lowest_late.map_or(number, |known| known.min(number));
             self.lowest_late = Some(lowest);
-            // The peer may have declared it lost: tell it that it was not.
+            // The peer may have declared it lost: acknowledge it at once.
             self.reported_below = self.reported_below.min(number);
         }
         if number != expected {

@@ -30,7 +30,7 @@ impl Streams {
                 .any(|o| o.limit_pending || o.blocked_pending)
     }
 
-    /// Whether to tell the peer that its limit on the connection blocks us.
+    /// Whether to report to the peer that its limit on the connection blocks us.
     #[must_use]
     pub(crate) const fn is_blocked(&self) -> bool {
         self.blocked_pending

@@ -89,7 +89,7 @@ struct Opening {
     local_next: u64,
     local_limit: u64,
     local_refused: bool,
-    /// Whether to tell the peer that its limit blocks us (RFC 9000 §4.6).
+    /// Whether to report to the peer that its limit blocks us (RFC 9000 §4.6).
     blocked_pending: bool,
     /// Streams that the peer has opened, how many of them were accepted, and the limit last
     /// advertised.

@@ -172,7 +172,7 @@ impl SendStream {
             && (self.writer_waits || self.buffer.unsent() < self.buffer.end())
     }
 
-    /// Records that the peer is told about the limit, and returns the limit.
+    /// Records that the limit is reported to the peer, and returns the limit.
     pub(crate) const fn tell_blocked(&mut self) -> u64 {
         self.blocked_at = Some(self.credit.limit());
         self.credit.limit()

@@ -134,7 +134,7 @@ fn by_default_a_prefix_has_no_limit() {
     }
 }
 
-// test: SECURITY.md row 53: whoever forges an address must not lock out who has it
+// test: SECURITY.md row 53: forging an address must not lock out its owner
 #[test]
 fn handshakes_from_forged_addresses_lead_to_a_retry_and_keep_nobody_out() {
     let mut setup = setup(limited(3));

@@ -251,7 +251,7 @@ fn an_application_that_never_accepts_has_clients_refused() {
     assert_eq!(link.server.endpoint.counts().refusals, 1);
 }
 
-// test: a burst of clients, or a server that was blocked for a second, turns nobody away
+// test: in a burst, or after a server was blocked for a second, no client is turned away
 #[test]
 fn clients_try_again_while_the_application_accepts() {
     let (mut link, handle) = link(config().max_incoming(3), Policy::Accept);
@@ -311,7 +311,7 @@ fn handshakes_are_limited() {
     assert_eq!(link.server.endpoint.handshakes(), 3);
 }
 
-// test: a burst of clients on long paths turns nobody away
+// test: in a burst of clients on long paths, none is turned away
 #[test]
 fn clients_try_again_while_handshakes_are_completed() {
     let (mut link, first) = link(config().max_handshakes(3), Policy::Accept);

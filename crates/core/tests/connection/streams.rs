@@ -170,7 +170,7 @@ fn limits_in_the_way_are_told_once() {
     for id in &streams {
         write(&mut pair, *id, 10_000);
         pair.run();
-        // Again and again: the peer is told once.
+        // Asked repeatedly; the peer is informed once.
         for _ in 0..3 {
             let more = pair.connection(Side::Client).write_copy(*id, &[1]);
             assert_eq!(more, Err(WriteError::Blocked));

@@ -170,7 +170,7 @@ fn a_forged_negotiation_is_found_out() {
         other => panic!("{other:?}"),
     }
     assert!(!link.client.has(handle, &Event::Connected));
-    // And the server is told why.
+    // The server receives the reason.
     let heard = link.server.events.iter().any(|(_, event)| {
         matches!(event, Event::Closed(CloseReason::Transport { code, remote: true, .. }) if *code == expected)
     });

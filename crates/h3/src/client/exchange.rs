@@ -225,7 +225,7 @@ fn body_of(
 /// Sends the rest of a request whose response has already arrived.
 fn spawn<B: SendBody>(shared: &Shared, sender: Pin<Box<MessageSender<B>>>) {
     let task = async move {
-        // The response tells the application all it needs to know.
+        // The application learns everything from the response.
         let _ = sender.await;
     };
     match Handle::try_current() {

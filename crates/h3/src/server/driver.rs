@@ -377,7 +377,7 @@ impl Arrived {
         let mut stopped = None;
         let ready = poll_fn(|cx| {
             // A service that is ready at once costs no lock. One that was not is asked again only
-            // if somebody still waits for the response.
+            // if the response is still wanted.
             if stopped.is_none() {
                 if let Poll::Ready(ready) = service.poll_ready(cx) {
                     return Poll::Ready(Some(ready));

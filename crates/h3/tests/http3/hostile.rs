@@ -205,7 +205,7 @@ async fn requests_that_are_cancelled_before_the_service_is_ready() {
         tokio::spawn(serving.into_future());
         let held = permits.acquire_owned().await.unwrap();
 
-        // Nobody waits for these any more: neither at the server, nor for their permit.
+        // None of these waits any more, neither at the server nor for a permit.
         let (patient, _control) = raw(&site).await;
         for _ in 0..20 {
             let (mut send, mut recv) = patient.open_bi().await.unwrap();

@@ -235,7 +235,7 @@ async fn updates_for_requests_that_are_over_are_dropped() {
     assert_eq!(raw.order().await, [8, 4]);
 }
 
-/// Thousands of updates, and values that mean nothing, harm nobody.
+/// Thousands of updates, and values without a meaning, do no harm.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_updates_are_harmless() {
     let site = Site::new();

@@ -649,7 +649,7 @@ async fn a_session_can_be_drained() {
     }
 }
 
-/// A server that ends gracefully tells both ends of its sessions, and waits for them.
+/// A server that ends gracefully asks both ends of its sessions to end them, and waits for that.
 // test: draft-ietf-webtrans-http3 §4.7
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_learn_that_the_connection_is_about_to_end() {

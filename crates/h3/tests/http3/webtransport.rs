@@ -372,7 +372,7 @@ async fn datagrams_of_a_request() {
     }
 }
 
-/// Nobody waits for datagrams of a request that has been cancelled, or whose connection has ended.
+/// No task waits for datagrams of a request that was cancelled, or whose connection has ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn datagrams_end_with_the_request() {
     for (on_worker, ends_connection) in [(false, false), (false, true), (true, false), (true, true)]

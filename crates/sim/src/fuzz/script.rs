@@ -275,7 +275,7 @@ impl Script {
                         self.ids.push(id);
                     }
                     Ok(_) => {}
-                    Err(error) => panic!("the victim sent what is no frame: {error:?}"),
+                    Err(error) => panic!("the victim sent an invalid frame: {error:?}"),
                 }
             }
         }

@@ -224,7 +224,8 @@ fn a_spoofed_address_is_left_again() {
     sweep(&seeds(20), |seed| {
         let mut sim = begun(seed, Faults::default(), 3_000_000)?;
         let old = sim.pair.network().address(Side::Client);
-        // Genuine datagrams come from an address where nobody is: the client stays where it was.
+        // Genuine datagrams come from an address that reaches no host: the client stays where it
+        // was.
         let victim = elsewhere(7);
         sim.pair.network().spoof(Side::Client, Some(victim));
         sim.run_for(ms(60))?;

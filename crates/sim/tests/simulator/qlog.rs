@@ -149,7 +149,7 @@ fn versions_and_retries_are_told() {
     assert_eq!(begun["chosen_version"], one);
     assert_eq!(packet["header"]["packet_type"], "version_negotiation");
     assert_eq!(negotiated["client_versions"], begun["client_versions"]);
-    // Beside it there is a version that nobody has (RFC 9000 §6.3).
+    // A reserved version, which no peer supports, is listed as well (RFC 9000 §6.3).
     let offered = negotiated["server_versions"].as_array().expect("a list");
     assert!(offered.contains(&two.clone().into()), "{negotiated}");
     assert_eq!(negotiated["chosen_version"], two);

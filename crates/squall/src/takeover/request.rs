@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// [`Endpoint::hand_over`](crate::Endpoint::hand_over). Linux only.
 ///
 /// Pass it to [`Builder::take_over`](crate::Builder::take_over). Until the endpoint is bound, the
-/// other process goes on as before, and it stays that way if this is dropped.
+/// other process goes on as before; it keeps doing so if this is dropped.
 #[derive(Debug)]
 pub struct Takeover {
     channel: Channel,

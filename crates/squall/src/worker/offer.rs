@@ -47,7 +47,7 @@ impl HeldRun {
 pub(crate) struct Offer {
     /// The worker at which it arrived, and on which the connection will live.
     pub(crate) worker: usize,
-    /// Which life of the worker: after a restart it knows nothing of earlier attempts.
+    /// Which life of the worker: after a restart, earlier attempts no longer exist.
     pub(crate) life: u32,
     pub(crate) incoming: squall_core::Incoming,
     pub(crate) run: HeldRun,

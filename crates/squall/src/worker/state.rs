@@ -328,8 +328,8 @@ impl State {
         // Streams that arrived before the end are still handed out.
         if let Some(id) = self.core.accept(direction) {
             self.hold(id, direction);
-            // A peer may stop a stream before we have accepted it; its event had no one to wake. An
-            // empty write reveals it.
+            // A peer may stop a stream before we have accepted it: no task was waiting for that
+            // event. An empty write reveals it.
             if direction == Direction::Bidirectional
                 && let Err(squall_core::WriteError::Stopped(code)) =
                     self.core.write(id, &mut Bytes::new())

@@ -55,8 +55,8 @@ async fn are_steered(server: &Endpoint, connections: &[(Connection, Connection)]
     assert_eq!(forwarded(), before);
 }
 
-// test: SECURITY.md row 50: the other workers go on, the application is told, and the worker can be
-// had again
+// test: SECURITY.md row 50: the other workers continue, the application is informed, and the
+// worker can be restarted
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_outlives_a_worker_and_gets_it_back() {
     const WORKERS: usize = 3;
@@ -100,7 +100,7 @@ async fn an_endpoint_outlives_a_worker_and_gets_it_back() {
         deliver(near, far).await;
         deliver(far, near).await;
     }
-    // The peer of an ended connection is told by the worker that stands in.
+    // The worker that stands in resets the connection's peer.
     if let Ok(mut send) = connections[1].0.open_uni().await {
         let _ = send.write_all(b"anybody?").await;
     }

@@ -57,7 +57,8 @@ pub(crate) fn server() -> Result<Arc<ServerConfig>> {
     Ok(Arc::new(tls))
 }
 
-/// A client that trusts everyone. Its tickets are kept, and handed out once the watch is told to.
+/// A client that trusts any certificate. Its tickets are kept, and handed out once the watch is
+/// told to.
 pub(crate) fn client() -> Result<(Arc<ClientConfig>, Arc<Watch>)> {
     let mut tls = ClientConfig::builder_with_details(provider(), Arc::new(Midnight))
         .with_protocol_versions(&[&version::TLS13])

@@ -168,7 +168,7 @@ fn a_stop_is_seen() {
     }
 }
 
-/// A writer blocked by flow control while nobody reads continues once somebody does.
+/// A writer blocked by flow control continues once its data is read.
 #[test]
 fn flow_control_holds_and_lets_go() {
     for role in BOTH {

@@ -18,7 +18,7 @@ const GROWTH_SHARE: f64 = 0.05;
 /// Beyond its grace period, a process takes this long to end: a second for the clients' last
 /// acknowledgements, a second for the runtime's threads.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// The same for each connection, whose client is told.
+/// In addition, for each connection, since its client has to be informed.
 const FAREWELL_EACH: Duration = Duration::from_micros(200);
 
 /// The result, as text and as JSON.
@@ -113,7 +113,7 @@ impl Report {
             format!("logged: {:?}", logged.other)
         });
         self.require(logged.answered.iter().all(|count| *count > 0), || {
-            "one process served nobody".to_owned()
+            "one process served no viewer".to_owned()
         });
     }
 

@@ -21,7 +21,7 @@ impl Connection {
     pub(super) fn replay_early(&mut self, trip: &mut Trip<'_>) {
         for awaited in [Awaited::ZeroRtt, Awaited::Handshake, Awaited::OneRtt] {
             let ready = match awaited {
-                // If they still lack keys they are of no use.
+                // Those that still lack keys are dropped.
                 Awaited::ZeroRtt => !self.handshake.tls.is_waiting(),
                 Awaited::OneRtt => self.opens_one_rtt(),
                 Awaited::Handshake => self.spaces[SpaceId::Handshake].keys.is_some(),

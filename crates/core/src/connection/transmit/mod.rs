@@ -32,7 +32,7 @@ use crate::time::Time;
 
 /// Bytes of the longest packet number.
 const LONGEST_NUMBER: usize = 4;
-/// Room for an acknowledgement of one range beside datagrams.
+/// Room for an acknowledgement of one range in a packet with datagrams.
 const ACK_ROOM: usize = 24;
 const _: () = assert!(ACK_ROOM + LONGEST_NUMBER < FILL);
 

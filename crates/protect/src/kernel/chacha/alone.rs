@@ -6,7 +6,7 @@
 //!   seal   pass ║ block 1, and the mask from what it encrypts ─▶ Poly1305 ─▶ tag
 //!   open   pass ║ block 0, then Poly1305 ─▶ the rest of it ─▶ tag
 //! ```
-//! A packet that needs more than one pass computes Poly1305 beside the later ones, too.
+//! A packet that needs several passes computes Poly1305 during the later ones, too.
 
 use std::slice::{self, Iter};
 
@@ -79,8 +79,8 @@ impl<'j, 'a, W: Rows, const LANES: usize> Alone<'j, 'a, W, LANES> {
         self.end.saturating_sub(self.next)
     }
 
-    /// A pass after the first, beside Poly1305 of the payload up to `until`. Returns the number of
-    /// blocks made.
+    /// A pass after the first, alongside Poly1305 of the payload up to `until`. Returns the number
+    /// of blocks made.
     #[inline(always)]
     fn pass<const MIDDLE: usize, const G: usize>(&mut self, key: &Key, until: usize) -> usize {
         let waiting = waiting(self.job, self.hashed, until);

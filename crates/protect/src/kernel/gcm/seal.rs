@@ -181,8 +181,8 @@ fn begin<L: Lanes, const R: usize, const N: usize, const M: usize>(
     key_stream
 }
 
-/// Encrypts the payloads and writes the tags. The tail of a packet is hashed beside the cipher of
-/// the next one.
+/// Encrypts the payloads and writes the tags. The tail of a packet is hashed alongside the cipher
+/// of the next one.
 #[inline(always)]
 fn seal_row<L: Lanes, const R: usize, const S: usize, const N: usize>(
     l: L,
