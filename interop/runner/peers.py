@@ -1,4 +1,4 @@
-"""Who takes part: how each is installed, and which program is either end.
+"""The participants: how each is installed, and which program is either end.
 
 A program is a list of arguments, run with the runner's environment. All but two are endpoints that
 follow the runner's contract; for curl and squall's own commands, a program derives the arguments

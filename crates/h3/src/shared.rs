@@ -463,9 +463,9 @@ impl Shared {
         self.is_closing.store(true, Ordering::SeqCst);
     }
 
-    /// The peer cancelled a request before its response began. A peer that cancels all requests it
-    /// makes causes work and lets no response be delivered ("rapid reset"). Later it has waited
-    /// for the service like any other, and given credit for the head.
+    /// The peer cancelled a request before its response began. A peer that cancels every request
+    /// this early causes work and never receives a response ("rapid reset"). One that cancels later
+    /// has waited for the service like any other, and has given credit for the head.
     pub(crate) fn on_cancelled(&self) {
         let max = self.config.max_cancelled_requests;
         if self.cancelled.fetch_add(1, Ordering::Relaxed) >= max {

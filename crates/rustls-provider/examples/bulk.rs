@@ -5,7 +5,7 @@
 //! cargo run --release -p squall-rustls --example bulk -- [rounds] [megabytes per round]
 //! ```
 //! Each round runs every provider once, so that all of them see the machine in the same state; the
-//! medians of the rounds are printed. CPU time comes from Linux' `/proc/self/schedstat`.
+//! medians of the rounds are printed. CPU time comes from Linux's `/proc/self/schedstat`.
 
 use std::error::Error;
 use std::net::Ipv4Addr;

@@ -4,7 +4,7 @@
 //! ```text
 //! cargo xtask sim                    the 10,000 seeds of every commit
 //! cargo xtask sim --seeds 0..1000    others
-//! cargo xtask sim --seed 17          one, with all that there is to tell
+//! cargo xtask sim --seed 17          one, in full detail
 //! ```
 
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ fn one(seed: u64) -> ExitCode {
     }
 }
 
-/// What came of many seeds.
+/// The results of many seeds.
 #[derive(Default)]
 struct Summary {
     faults: BTreeMap<Fault, u64>,

@@ -243,7 +243,7 @@ async fn no_connection_is_lost_and_new_ones_reach_the_successor() {
     }
 }
 
-/// What arrives for the successor does not wake the predecessor.
+/// Datagrams for the successor do not wake the predecessor.
 #[tokio::test]
 async fn the_predecessor_sleeps() {
     let world = World::new("sleep");
@@ -410,7 +410,7 @@ async fn a_predecessor_whose_successor_ends_reads_again() {
     let second = world.server().on_runtime(runtime.handle().clone());
     let second = second.take_over(takeover).bind().unwrap();
     within(handed_over).await.unwrap().unwrap();
-    // Its workers end now, and not in a turn of their own.
+    // Its workers end at once, rather than in a regular turn.
     tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(30)))
         .await
         .unwrap();
@@ -526,7 +526,7 @@ async fn who_may_listen_at_the_path() {
         async move { within(endpoint.hand_over(path, &[])).await.unwrap_err() }
     };
     assert!(world.request().unwrap().is_none());
-    // A process that could not listen in its turn does not begin.
+    // A process that could not listen at the path later does not begin.
     let nowhere = world.place.folder.join("nothing/takeover");
     let error = Takeover::request(nowhere).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -535,18 +535,18 @@ async fn who_may_listen_at_the_path() {
     let of_bytes = |len: usize| world.place.folder.join("p".repeat(len - folder - 1));
     assert!(Takeover::request(of_bytes(107)).unwrap().is_none());
     Takeover::request(of_bytes(109)).unwrap_err();
-    // A process with the same number was killed here.
+    // A process with the same id was killed here.
     let beside = format!("{}.{}", world.place.path.display(), std::process::id());
     std::fs::write(&beside, b"").unwrap();
     assert!(world.request().unwrap().is_none());
     assert!(!Path::new(&beside).exists());
     let endpoint = world.server().bind().unwrap();
     let waiting = world.place.wait_at(&endpoint).await;
-    // Somebody already does.
+    // Another process already listens.
     let other = world.server().bind().unwrap();
     let error = hand_over(&other, &world.place.path).await;
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
-    // The file goes with the future.
+    // Dropping the future removes the file.
     waiting.abort();
     assert!(within(waiting).await.unwrap_err().is_cancelled());
     within(async {
@@ -588,7 +588,7 @@ async fn a_file_that_was_removed_is_made_again() {
     std::fs::remove_file(&world.place.path).unwrap();
     world.place.somebody_listens().await;
     drop(world.request_patiently().await);
-    // Another process has the path now: it keeps it.
+    // Another process has the path now, and keeps it.
     let beside = world.place.folder.join("other");
     let other = std::os::unix::net::UnixListener::bind(&beside).unwrap();
     std::fs::rename(beside, &world.place.path).unwrap();
@@ -612,7 +612,7 @@ async fn closing_the_endpoint_ends_the_wait() {
     let world = World::new("closed");
     let endpoint = world.server().bind().unwrap();
     let first = world.place.wait_at(&endpoint).await;
-    // It does not get in the way of the first.
+    // It does not disturb the first one.
     let second = world.place.wait_at(&endpoint).await;
     assert!(world.request().unwrap().is_some());
     assert!(!first.is_finished() && !second.is_finished());

@@ -161,8 +161,8 @@ mod linux {
                 true => libc::MADV_HUGEPAGE,
                 false => libc::MADV_NOHUGEPAGE,
             };
-            // SAFETY: the aligned part of the mapping is MEMORY bytes long at least, and nobody
-            // else knows of it.
+            // SAFETY: the aligned part of the mapping is MEMORY bytes long at least, and nothing
+            // else refers to it.
             unsafe {
                 // If the kernel has no huge pages, the rows are the same.
                 libc::madvise(start.cast(), MEMORY, advice);

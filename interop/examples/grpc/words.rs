@@ -40,7 +40,7 @@ pub(crate) struct Service;
 
 type Texts = Pin<Box<dyn Stream<Item = Result<Text, Status>> + Send>>;
 
-/// Nothing here knows of HTTP/3.
+/// Nothing here is specific to HTTP/3.
 #[tonic::async_trait]
 impl Words for Service {
     async fn one(&self, request: Request<Text>) -> Result<Response<Text>, Status> {

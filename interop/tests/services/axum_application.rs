@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::servers::{http2, http3, within};
 
-/// Nothing here knows about HTTP/3.
+/// Nothing here is specific to HTTP/3.
 fn application() -> Router {
     Router::new()
         .route("/", get(async || "hello"))

@@ -57,11 +57,11 @@ extern "C" fn version() -> *const c_char {
     c"BoringSSL, API level 44".as_ptr()
 }
 
-/// `crypto/fipsmodule/aes/gcm.cc.inc` picks by these features, in this order; the library has no
-/// function that tells.
+/// `crypto/fipsmodule/aes/gcm.cc.inc` chooses by these features, in this order; the library has no
+/// function that reports the choice.
 extern "C" fn kernel() -> *const c_char {
     if std::env::var_os("OPENSSL_ia32cap").is_some() {
-        return c"not told by the library; OPENSSL_ia32cap is set and changes its choice".as_ptr();
+        return c"not reported by the library; OPENSSL_ia32cap is set and changes its choice".as_ptr();
     }
     #[cfg(target_arch = "x86_64")]
     {
@@ -79,7 +79,7 @@ extern "C" fn kernel() -> *const c_char {
             return c"by its rule for these CPU features: aesni_gcm_*, 128 bits".as_ptr();
         }
     }
-    c"not told by the library".as_ptr()
+    c"not reported by the library".as_ptr()
 }
 
 /// # Safety

@@ -86,7 +86,7 @@ extern "C" fn kernel() -> *const c_char {
     // SAFETY: a static string of the library, or null.
     let told = unsafe { OPENSSL_info(CPU_SETTINGS) };
     if told.is_null() {
-        c"not told by the library".as_ptr()
+        c"not reported by the library".as_ptr()
     } else {
         told
     }

@@ -41,7 +41,7 @@ pub struct Table {
     pub size: usize,
     /// The library's own words for its version; a static string.
     pub version: unsafe extern "C" fn() -> *const c_char,
-    /// Which of its code the library picks on this CPU; a static string.
+    /// Which code the library chooses on this CPU; a static string.
     pub kernel: unsafe extern "C" fn() -> *const c_char,
     /// Expands the keys of one direction: `key` and `header_key` are of the suite's length, `iv`
     /// of [`NONCE_LEN`]. Null where the library refuses.
@@ -51,7 +51,7 @@ pub struct Table {
         iv: *const u8,
         header_key: *const u8,
     ) -> *mut c_void,
-    /// Ends what `expand` gave.
+    /// Frees what `expand` returned.
     pub free: unsafe extern "C" fn(keys: *mut c_void),
     /// Seals the `len` bytes at `packet` in place: a header of `header_len` bytes, a payload, and
     /// room for a tag.

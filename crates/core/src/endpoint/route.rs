@@ -151,8 +151,8 @@ impl Endpoint {
         if workers == 1 {
             return None;
         }
-        // The bytes of a reset name no worker: one that they name by chance looks up the owner (RFC
-        // 9000 §10.3), and the owner keeps it.
+        // A reset's bytes do not name its worker: the one that gets it by chance looks up the owner
+        // (RFC 9000 §10.3), and the owner keeps it.
         let token = reset_token(datagram);
         if token.is_some_and(|token| self.reset_tokens.contains_key(token)) {
             return None;

@@ -419,7 +419,7 @@ async fn leave(client: &Arc<Client>, random: &mut Random) {
 }
 
 /// Streams that are reset, stopped, dropped, or whose handler at the server is aborted, on a
-/// connection that goes on.
+/// connection that continues.
 async fn give_up_streams(client: &Client, random: &mut Random) {
     let work = |connection: Connection| async move {
         for _ in 0..random.within(1, 20) {

@@ -81,7 +81,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells the conductor that something is wrong.
+/// Reports to the conductor that something is wrong.
 pub(crate) fn fail(what: &str) {
     println!("fail {what}");
 }

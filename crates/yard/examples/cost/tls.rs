@@ -157,7 +157,7 @@ impl Signer for Key {
     }
 }
 
-/// Trusts everyone.
+/// Accepts every certificate.
 #[derive(Debug)]
 struct Anyone;
 

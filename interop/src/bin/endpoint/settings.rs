@@ -61,7 +61,7 @@ impl Case {
     }
 }
 
-/// Everything that an endpoint is told.
+/// The settings of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) role: Role,

@@ -74,7 +74,7 @@ impl EndpointLink {
     pub(crate) fn issue_ids(&mut self, local_ids: &mut LocalIds) {
         while local_ids.wants_more() {
             let id = self.ids.make(&mut self.rng);
-            // Short ids repeat now and then, and a route must not end with an older namesake.
+            // Short ids may repeat, and a route must not end when an older, equal id expires.
             if !local_ids.is_routed(id) {
                 local_ids.issue(id);
                 self.events.push_back(EndpointEvent::AddId(id));

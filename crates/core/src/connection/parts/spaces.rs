@@ -358,7 +358,8 @@ impl Spaces {
         passes
     }
 
-    /// Writes an ACK frame for a space if one is owed or to be repeated and fits; returns whether.
+    /// Writes an ACK frame for a space if one is owed, or to be repeated, and fits; returns whether
+    /// it did.
     pub(crate) fn write_ack(
         &mut self,
         id: SpaceId,

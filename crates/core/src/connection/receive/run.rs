@@ -1,6 +1,6 @@
 //! Step 5 for packets that arrived in order and carry one stream's next bytes, as in a bulk
-//! transfer. They are taken together, with each check of a single packet made once; anything less
-//! plain is taken packet by packet (`tests/twins.rs` compares).
+//! transfer. They are taken together, with each check of a single packet made once; all others are
+//! taken packet by packet (`tests/twins.rs` compares).
 
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
 use squall_wire::StreamId;
@@ -13,8 +13,8 @@ use crate::space::SpaceId;
 
 impl Connection {
     /// Takes packets that arrived in order and carry only the next bytes of one stream, making each
-    /// check of `take_packet` once for all; returns how many. Zero says nothing about the first
-    /// one.
+    /// check of `take_packet` once for all; returns how many. Zero does not mean that the first one
+    /// is invalid.
     pub(super) fn take_stream_run(
         &mut self,
         bytes: &[u8],
@@ -72,7 +72,7 @@ impl Connection {
     }
 }
 
-/// The frames of an opened 1-RTT packet whose header is unobjectionable.
+/// The frames of an opened 1-RTT packet whose header is valid.
 #[inline]
 fn payload_alone<'a>(bytes: &'a [u8], span: &PacketSpan) -> Option<&'a [u8]> {
     let packet = bytes.get(span.start as usize..(span.start + span.len) as usize)?;
