@@ -61,7 +61,8 @@ extern "C" fn version() -> *const c_char {
 /// function that reports the choice.
 extern "C" fn kernel() -> *const c_char {
     if std::env::var_os("OPENSSL_ia32cap").is_some() {
-        return c"not reported by the library; OPENSSL_ia32cap is set and changes its choice".as_ptr();
+        return c"not reported by the library; OPENSSL_ia32cap is set and changes its choice"
+            .as_ptr();
     }
     #[cfg(target_arch = "x86_64")]
     {
