@@ -37,7 +37,7 @@ fn is_busy(spans: &[PacketSpan]) -> bool {
         .is_some_and(|spans| spans.iter().all(|span| span.len >= BUSY_LEN))
 }
 
-/// The same for packets that lie anywhere.
+/// As [`is_busy`], for packets that lie anywhere.
 fn are_busy(packets: &[ScatteredPacket<'_>]) -> bool {
     (packets.first_chunk::<BUSY_PACKETS>())
         .is_some_and(|packets| packets.iter().all(|it| it.len() >= BUSY_LEN as usize))

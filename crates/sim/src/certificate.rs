@@ -34,7 +34,7 @@ pub fn tls() -> Configs {
     Demands::default().tls()
 }
 
-/// The same for a certificate with these names; many names make it large.
+/// As [`tls`], with a certificate for these names; many names make it large.
 ///
 /// # Errors
 /// Whatever rustls or rcgen rejects.

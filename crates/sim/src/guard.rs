@@ -119,7 +119,7 @@ impl Guard {
         self.check_id(transmit.path, bytes, cid_len)
     }
 
-    /// The same for a peer that may issue ids of any length, and repeat one.
+    /// As [`on_sent`](Self::on_sent), for a peer that may issue ids of any length, and repeat one.
     pub(crate) fn on_sent_to_any_id(
         &mut self,
         transmit: &Transmit,

@@ -433,7 +433,7 @@ impl Default for Terms {
 pub struct Work {
     /// Time by the given clock in `route`, `receive` and `on_timeout`.
     pub receiving: Duration,
-    /// The same in `transmit`.
+    /// Time by the given clock in `transmit`.
     pub sending: Duration,
     /// Bytes received and sent.
     pub bytes: [u64; 2],
@@ -619,7 +619,7 @@ impl Duel {
         self.deliver_from(self.path, datagram);
     }
 
-    /// The same from another path.
+    /// As [`deliver`](Self::deliver), from another path.
     pub fn deliver_from(&mut self, path: Path, datagram: &[u8]) {
         let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
         self.deliver_run(path, Ecn::NotEct, len, datagram);

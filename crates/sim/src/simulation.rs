@@ -62,7 +62,7 @@ impl Simulation {
         &self.parties[side as usize]
     }
 
-    /// The same, to change how it reads.
+    /// The application of one side, to change how it reads.
     pub const fn party_mut(&mut self, side: Side) -> &mut Party {
         &mut self.parties[side as usize]
     }

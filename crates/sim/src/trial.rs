@@ -203,7 +203,7 @@ pub enum Handshake {
     Full,
     /// With a ticket of an earlier connection.
     Resumed,
-    /// The same, with data in the first flight.
+    /// With a ticket, and data in the first flight.
     Early,
 }
 

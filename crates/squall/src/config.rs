@@ -135,7 +135,7 @@ pub struct Builder {
     /// Initial packets of a long ClientHello, and early data. Anything beyond this is dropped, and
     /// the client sends it again. 64 KiB by default.
     pub incoming_buffer_size: usize,
-    /// The same limit for all undecided attempts of all workers together; 4 MiB by default.
+    /// The same limit, for all undecided attempts of all workers together; 4 MiB by default.
     pub incoming_buffer_size_total: usize,
     /// Maximum number of concurrent handshakes. Each worker has an equal share of them. Further
     /// attempts are dropped, and their clients retry; if no handshake was completed in the last

@@ -86,7 +86,7 @@ impl ReceivedDatagrams {
         }
     }
 
-    /// The same as several datagrams of `segment_size` bytes, the last of which may be shorter.
+    /// The same bytes as datagrams of `segment_size` bytes, the last of which may be shorter.
     #[must_use]
     pub const fn segments_of(mut self, segment_size: usize) -> Self {
         self.segment_size = segment_size;

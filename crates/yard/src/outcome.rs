@@ -23,7 +23,7 @@ pub struct Outcome {
     pub client_cpu: Duration,
     /// For every stream, a digest of what was sent; empty if nothing was digested.
     pub sent: Vec<Digest>,
-    /// The same for what was received.
+    /// For every stream, a digest of what was received.
     pub received: Vec<Digest>,
     /// QUIC only: what both ends counted by stage.
     pub used: Option<Used>,

@@ -78,7 +78,7 @@ impl Source {
         Self { origin, pace: None }
     }
 
-    /// The same at a rate in bits per second; `None`: as fast as it is consumed.
+    /// Limits it to a rate in bits per second; `None`: as fast as it is consumed.
     #[must_use]
     pub fn paced(mut self, bits_per_second: Option<u64>) -> Self {
         self.pace = bits_per_second.map(|bits_per_second| Pace {

@@ -58,7 +58,7 @@ pub(crate) struct Qdisc {
 pub(crate) struct Drops {
     /// Because a receive buffer was full (`RcvbufErrors`); `None`: unknown.
     receive_buffer: Option<u64>,
-    /// The same for sending (`SndbufErrors`).
+    /// Because a send buffer was full (`SndbufErrors`); `None`: unknown.
     send_buffer: Option<u64>,
     received: Option<u64>,
     worth: &'static str,

@@ -52,7 +52,8 @@ impl Job {
         matches!(self, Self::Requests(_, None))
     }
 
-    /// The same with a rate in requests per second; `closed` is the rate reached without a limit.
+    /// The same job with a rate in requests per second; `closed` is the rate reached without a
+    /// limit.
     pub(crate) fn settle(&self, closed: Option<f64>, connections: usize) -> Self {
         let mut settled = self.clone();
         if let Self::Segments(one, rate) = &mut settled {
@@ -244,7 +245,7 @@ impl Job {
         }
     }
 
-    /// The same for a fraction of its time.
+    /// The same job for a fraction of its time.
     pub(crate) fn part(&self, parts: usize) -> Self {
         let mut part = self.clone();
         let time = match &mut part {

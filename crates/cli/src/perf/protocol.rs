@@ -65,7 +65,7 @@ impl Service {
         Source::new(self.seed.map(|seed| seed.wrapping_add(index))).paced(self.bitrate)
     }
 
-    /// The same with answers limited to this rate.
+    /// Limits each answer to this rate, in bits per second.
     pub(crate) fn at(self, bitrate: Option<u64>) -> Self {
         Self { bitrate, ..self }
     }

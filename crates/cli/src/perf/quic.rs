@@ -114,7 +114,7 @@ impl Quic {
         })
     }
 
-    /// The same, with workers that are tasks of this runtime.
+    /// Runs the workers as tasks of this runtime.
     pub(crate) fn on_runtime(mut self, runtime: Runtime) -> Self {
         self.runtime = Some(runtime);
         self

@@ -51,7 +51,7 @@ pub(crate) struct Server {
 /// The settings of the endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// The same as TCP's.
+    /// The address of TCP's listener.
     pub(crate) address: SocketAddr,
     pub(crate) workers: usize,
     /// Whether every client must prove its address first.

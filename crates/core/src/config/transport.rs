@@ -55,8 +55,8 @@ pub struct TransportConfig {
     /// Bytes that one stream buffers for sending and retransmission; beyond that, writers wait.
     /// Writers also wait for the peer's flow-control credit for the stream (RFC 9000 §4.1).
     pub stream_send_window: u64,
-    /// The same for the connection. It bounds memory: each buffered chunk counts with its length
-    /// plus an overhead of 96 bytes.
+    /// The same limit for all streams of the connection together. It bounds memory: each buffered
+    /// chunk counts with its length plus an overhead of 96 bytes.
     pub send_window: u64,
     /// The application error code with which a stream is reset if its owner drops it without
     /// finishing or resetting it; 0 by default.

@@ -291,7 +291,7 @@ impl PathState {
             .saturating_sub(self.sent)
     }
 
-    /// The same for packets other than path probes.
+    /// As [`credit`](Self::credit), for packets other than path probes.
     ///
     /// A remainder too small for a full datagram counts as nothing: an ack-eliciting Initial needs
     /// one (RFC 9000 §14.1), and a probe timer running for something that cannot be sent would be

@@ -349,8 +349,8 @@ mod tests {
         search_in(u64::MAX, mtu, passes, loses)
     }
 
-    /// The same if the window holds this many bytes; with less than any probe, they go one after
-    /// the other.
+    /// As [`search`], if the window holds this many bytes; with less than any probe, they go one
+    /// after the other.
     fn search_in(window: u64, mtu: &mut Mtu, passes: u16, loses: u64) -> (u32, u64) {
         let (mut rounds, mut number) = (0, 0);
         while mtu.wants_probe(NOW) {

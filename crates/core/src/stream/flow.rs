@@ -107,7 +107,7 @@ impl ReceiveCredit {
         Some(rise)
     }
 
-    /// The same for a sum over streams: `rise` more bytes have arrived.
+    /// As [`receive_to`](Self::receive_to), for a sum over streams: `rise` more bytes have arrived.
     #[inline]
     pub(crate) fn receive_more(&mut self, rise: u64) -> Option<()> {
         self.receive_to(self.received.checked_add(rise)?)

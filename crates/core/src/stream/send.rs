@@ -161,7 +161,7 @@ impl SendStream {
         self.is_held_back() && self.blocked_at != Some(self.credit.limit())
     }
 
-    /// The same if the peer has been told.
+    /// As [`is_blocked`](Self::is_blocked), but the peer has been told at this limit.
     #[must_use]
     pub(crate) fn is_told_blocked(&self) -> bool {
         self.is_held_back() && self.blocked_at == Some(self.credit.limit())

@@ -41,7 +41,7 @@ use crate::message::Protocol;
 /// The protocol's name in an extended CONNECT request, before draft 15.
 pub(crate) const PROTOCOL: &str = "webtransport";
 
-/// The same since draft 15 (§3.2).
+/// The protocol's name since draft 15 (§3.2).
 pub(crate) const PROTOCOL_H3: &str = "webtransport-h3";
 
 /// Whether a request asks for a session.

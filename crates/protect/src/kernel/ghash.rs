@@ -161,7 +161,7 @@ impl<L: Lanes> Acc<L> {
 /// Powers of H for `M` registers of data, and the sums of their halves.
 pub(super) type PowersFor<'k, B, const M: usize> = (&'k [B; M], &'k [B; M]);
 
-/// The same for each `M` registers.
+/// As [`PowersFor`], for each `M` registers.
 type PowersForChunks<'k, B, const M: usize> = (&'k [[B; M]], &'k [[B; M]]);
 
 /// How to hash a packet for which one pass is enough.

@@ -57,9 +57,9 @@ impl RecvBatch {
         Self::within(messages, bytes, usize::MAX)
     }
 
-    /// The same, but a call asks for fewer messages if they are long: as many as fill `within`
-    /// bytes if they are like the previous ones, and at least two. Received data is then still in
-    /// the level-2 cache when it is opened.
+    /// As [`new`](Self::new), but a call asks for fewer messages if they are long: as many as fill
+    /// `within` bytes if they are like the previous ones, and at least two. Received data is then
+    /// still in the level-2 cache when it is opened.
     #[must_use]
     pub fn within(messages: usize, bytes: usize, within: usize) -> Self {
         let messages = messages.max(1);

@@ -25,7 +25,7 @@ use crate::source::Source;
 pub struct Made {
     /// From the first system call to the established connection.
     pub took: Duration,
-    /// The same up to the last byte of the last answer.
+    /// From the first system call to the last byte of the last answer.
     pub answered: Duration,
     /// Full or resumed.
     pub kind: Option<HandshakeKind>,

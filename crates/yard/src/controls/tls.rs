@@ -537,7 +537,7 @@ pub fn choose(certificate: &Certificate, suite: Suite) -> Result<Choice> {
     choose_mixed(certificate, &suite.into(), 1)
 }
 
-/// The same for a mix of suites over `connections`; the suite with the largest share is measured.
+/// As [`choose`], for a mix of suites over `connections`: measures the one with the largest share.
 pub fn choose_mixed(
     certificate: &Certificate,
     suites: &Suites,

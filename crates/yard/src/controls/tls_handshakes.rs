@@ -80,7 +80,7 @@ impl TlsHandshakes {
         })
     }
 
-    /// The same over another address of this machine than 127.0.0.1.
+    /// Uses an address of this machine other than 127.0.0.1.
     #[must_use]
     pub fn over(mut self, loopback: IpAddr) -> Self {
         self.loopback = loopback;

@@ -197,7 +197,7 @@ where
     until_silent(&activity, copying).await;
 }
 
-/// The same if the client's end consists of two bodies.
+/// As [`connect`], if the client's end consists of two bodies.
 async fn connect_bodies<B, A>(mut body: B, mut sender: Sender<Bytes, BoxError>, application: A)
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,

@@ -84,7 +84,7 @@ pub(crate) fn remembered_limits(params: &TransportParameters) -> [u64; 8] {
     ]
 }
 
-/// The same as bytes, to bind tickets to.
+/// The [`remembered_limits`] as bytes, to bind tickets to.
 pub(crate) fn ticket_limits(params: &TransportParameters) -> Vec<u8> {
     let mut bytes = vec![0; 8 * 8 + 1];
     let mut w = Writer::new(&mut bytes);
