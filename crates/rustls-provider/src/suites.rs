@@ -16,8 +16,8 @@ use crate::keys::Algorithm;
 /// (`squall_protect::chosen_kernel`), or if `base` has none for QUIC. Otherwise `base` keeps it:
 /// for single packets, as rustls passes them, squall is no faster in narrower registers.
 /// [`wrap_all`] wraps it everywhere. Other suites stay as they are, and so does everything that TLS
-/// over TCP uses. The kernels are not validated (FIPS 140-3), so suites that were no longer report
-/// it.
+/// over TCP uses. The kernels are not validated (FIPS 140-3), so suites that were validated no
+/// longer say so.
 ///
 /// rustls refers to suites for the life of the process, so each call leaks three small structs:
 /// call it once per provider, and keep the result.

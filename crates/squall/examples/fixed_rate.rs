@@ -32,7 +32,7 @@ impl CongestionControllerFactory for FixedRates {
     }
 }
 
-/// Paces at the rate, and allows so much in flight that the window never holds it back.
+/// Paces at the rate, and allows enough in flight that the window never holds it back.
 struct FixedRate {
     window: u64,
 }

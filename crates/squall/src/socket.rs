@@ -171,7 +171,7 @@ impl Carrier {
                 }
             });
             match sent {
-                // Counts as lost on the way.
+                // Counts as lost in transit.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock && !is_gone(&error) => {
                     Ok(())
                 }

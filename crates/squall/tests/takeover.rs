@@ -160,7 +160,7 @@ async fn is_alive(connection: &Connection) -> bool {
     within(exchange).await.as_deref() == Some(b"hello")
 }
 
-/// Sends bytes to and fro until told to stop; returns how many.
+/// Sends bytes back and forth until told to stop; returns how many.
 fn transfer(connection: Connection, stop: tokio::sync::watch::Receiver<bool>) -> JoinHandle<usize> {
     tokio::spawn(async move {
         let (mut send, mut recv) = connection.open_bi().await.unwrap();

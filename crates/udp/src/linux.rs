@@ -466,7 +466,7 @@ pub(crate) fn classify(error: &io::Error) -> Failure {
             | libc::ENETDOWN | libc::ENETRESET | libc::ENONET | libc::EPROTO | libc::EOPNOTSUPP | libc::ETIMEDOUT
             // A firewall refused it.
             | libc::EPERM | libc::EACCES
-            // The device's queue or the kernel's memory is full: as good as lost on the way.
+            // The device's queue or the kernel's memory is full: as good as lost in transit.
             | libc::ENOBUFS | libc::ENOMEM
             // Our address went away, or an address of the other family was requested.
             | libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT | libc::ENODEV | libc::ENXIO,

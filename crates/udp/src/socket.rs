@@ -355,7 +355,7 @@ impl Socket {
     /// Sends the batch and empties it; returns the number of messages that the kernel took.
     ///
     /// Failures of the network or of GSO are handled or counted here; see the top of this file. A
-    /// dropped message is like a loss on the way, and the transport above retransmits it.
+    /// dropped message is like a loss in transit, and the transport above retransmits it.
     ///
     /// # Errors
     /// `WouldBlock` when the send buffer is full: the batch keeps what is left, in order. Any other

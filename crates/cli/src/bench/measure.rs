@@ -12,9 +12,9 @@
 //! chains side by side, which fill every unit that adds. Both always take the same number of core
 //! cycles: any time beyond their best was lost to other work on the machine, or to a lower clock. A
 //! sibling thread on the same core slows only the second kind, and packet protection with it. The
-//! best is that of the cell: if a core's clock differs a minute later, that is no noise between two
-//! alternating sides. The best of the chain also converts nanoseconds into core cycles; the
-//! time-stamp counter runs at a rate of its own.
+//! best is that of the cell: if a core's clock differs a minute later, that does not count as noise
+//! between two alternating sides. The best of the chain also converts nanoseconds into core cycles;
+//! the time-stamp counter runs at a rate of its own.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

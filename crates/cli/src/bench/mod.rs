@@ -5,8 +5,8 @@
 //! ```text
 //!   args -> Plan: cells (suite, kernel, direction, batch, size)
 //!             |
-//!             +-- table      AEAD alone and as shipped, in turns       -> chart (SVG)
-//!             +-- ablation   every way to combine the two, in turns
+//!             +-- table      AEAD alone and as shipped, alternating    -> chart (SVG)
+//!             +-- ablation   every way to combine the two, alternating
 //!             |      \__ measure: rounds of sides over the same packets, a fixed loop around each
 //!             |      \__ yard::stats: lower quartiles, the interval of the overhead
 //!             +-- threads    the same work on more and more cores

@@ -7,7 +7,7 @@
 //!                  │         yard::controls: rustls over TCP, plain TCP            ├─► report:
 //!                  │         with several numbers of connections ─► bulk_series ───┤
 //!                 ablation the same without each technique in turn
-//!                 rates    what a Job counts, in turns             ─► operations ──┤   text, JSON,
+//!                 rates    what a Job counts, alternately          ─► operations ──┤   text, JSON,
 //!                 http     requests and a film from squall serve, over HTTP ───────┤   CSV, chart
 //!                 client   the same with another process or machine ───────────────┘
 //!                 server   answers clients until Ctrl-C

@@ -24,7 +24,7 @@ pub(crate) const CHURN_RESPONSE: u64 = 10_000;
 /// Options of the work.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Work {
-    /// Number of connections; several numbers, such as 1,1000, are measured in turns (over
+    /// Number of connections; several numbers, such as 1,1000, are measured alternately (over
     /// loopback, without --verify or --ablation)
     #[arg(short, long, value_name = "N,...", default_value = "1", value_delimiter = ',', value_parser = count)]
     pub(crate) connections: Vec<usize>,

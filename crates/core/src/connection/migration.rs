@@ -150,7 +150,8 @@ impl Connection {
 
     // ---- moving ---------------------------------------------------------------------------------
 
-    /// The newest packet came from elsewhere and was no probe: the peer is there (RFC 9000 §9.3).
+    /// The newest packet came from elsewhere and was not a probe: the peer is there (RFC 9000
+    /// §9.3).
     pub(super) fn follow(&mut self, trip: &mut Trip<'_>) {
         let now = trip.now;
         if self.side == Side::Client {

@@ -31,7 +31,7 @@ const LEAST_CHUNK: usize = 2 * 1024;
 /// Stream bytes after which chunks have room for more data than has arrived. Requests and answers
 /// end before that: with a whole chunk each, 100 in flight were 1.6 MB of heap that came and went,
 /// and a client paid 4.5 µs for an answer of 1 KiB, half of it page faults, instead of 2.0
-/// (`peers -- transport`, W3, turn by turn on a busy Zen 5).
+/// (`peers -- transport`, W3, alternating on a busy Zen 5).
 const ROOM_AFTER: u64 = 4 * 1024;
 
 /// The longest beginning of a stream, or piece after a gap, that gets a chunk from the pool: a

@@ -356,7 +356,7 @@ async fn blocked_streams() {
     is_served(&site).await;
 }
 
-/// A cancelled request waits for nothing: the client may have as many blocked ones again at once
+/// A cancelled request no longer waits: the client may have as many blocked ones again at once
 /// (RFC 9204 §2.1.2).
 #[tokio::test(flavor = "multi_thread")]
 async fn blocked_streams_that_are_cancelled() {

@@ -2,8 +2,8 @@
 //! faster there, and whether the clock falls after their use.
 //!
 //! ```text
-//!   pace ─> 256 bits, 512 bits, in turns ─> 512 bits for longer than a CPU waits ─> pace
-//!                                           before it lowers its clock
+//!   pace ─> 256 and 512 bits, alternating ─> 512 bits for longer than a CPU waits ─> pace
+//!                                            before it lowers its clock
 //! ```
 //! Whatever else the machine is doing makes single slices slower. So each is repeated, and the
 //! fastest one counts.

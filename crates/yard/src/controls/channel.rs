@@ -9,7 +9,7 @@ use crate::source::Source;
 use crate::sys;
 
 /// Plaintext bytes per write call, and at most per read call. Plain TCP takes 0.48, 0.40, 0.34,
-/// 0.33 and 0.34 CPU-seconds per GB with 64, 128, 256, 512 and 1024 KiB (busy Zen 5, in turns).
+/// 0.33 and 0.34 CPU-seconds per GB with 64, 128, 256, 512 and 1024 KiB (busy Zen 5, alternating).
 pub const BATCH: usize = 256 * 1024;
 
 /// One end of a connection, after its handshake.

@@ -169,7 +169,8 @@ impl Proxy {
 /// The name by which the client calls this server. Over HTTP/1.1 it may be empty.
 ///
 /// # Errors
-/// 400: it is no host (RFC 9112 §3.2), or has user information, which misleads (RFC 9110 §4.2.4).
+/// 400: it is not a host (RFC 9112 §3.2), or has user information, which misleads (RFC 9110
+/// §4.2.4).
 fn host(head: &Parts) -> Result<Option<Authority>, StatusCode> {
     let named = head.headers.get(HOST).filter(|host| !host.is_empty());
     let host = match (head.uri.authority(), named) {

@@ -60,7 +60,7 @@ impl History {
         let streams = (0..rng.random_range(1..4))
             .filter_map(|_| server.open(Direction::Unidirectional))
             .collect();
-        // A path besides the active one: packets sent on either are settled there.
+        // A second path: packets are settled on the path that they were sent on.
         let elsewhere = Path {
             remote: "198.51.100.7:7000".parse().expect("an address"),
             local: None,

@@ -162,7 +162,7 @@ fn seal<L: Lanes, const R: usize, const S: usize>(
             l.store(register, sealed);
             l.store(&mut stash.0[i], sealed);
         }
-        // Here it waits for nothing, and nothing waits for it.
+        // At this point it waits for no result, and no result waits for it.
         mask = mask_of(job);
         let (body, _) = job.body_and_source();
         let (mut end, rest) = Tail::<L>::new(body, associated, &shape);
