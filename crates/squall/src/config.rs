@@ -191,7 +191,7 @@ pub struct Builder {
     pub reset_key: [u8; 32],
     /// Whether to grease the fixed bit of packets (RFC 9287); on by default. Peers are then told
     /// that packets with any value of the bit are accepted, and the bit is random in packets to
-    /// peers that say the same. Turn it off if the port is shared with protocols that are told
+    /// peers that also accept them. Turn it off if the port is shared with protocols that are told
     /// apart by this bit (RFC 7983): packets without it are then dropped.
     pub grease_quic_bit: bool,
 }

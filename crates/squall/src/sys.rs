@@ -263,7 +263,7 @@ pub(crate) fn pin_to_cpu(_: usize) -> io::Result<()> {
 /// The calling thread's number in the system's lists; 0 if there is none.
 #[cfg(target_os = "linux")]
 pub(crate) fn thread_id() -> i32 {
-    // SAFETY: takes nothing, touches nothing, cannot fail.
+    // SAFETY: no arguments, no memory accessed, cannot fail.
     unsafe { libc::gettid() }
 }
 
@@ -367,7 +367,7 @@ mod tests {
         std::thread::spawn(|| {
             assert!(thread_id() > 0);
             // Whatever CPUs this process may use, the one it runs on now is among them.
-            // SAFETY: takes nothing, touches nothing.
+            // SAFETY: no arguments, no memory accessed.
             let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
             pin_to_cpu(cpu).unwrap();
             std::thread::yield_now();

@@ -19,8 +19,8 @@ const COUNTED: usize = 300_000_000;
 /// What each may have in flight: more than one turn.
 const WINDOW: u64 = 4 << 20;
 
-/// A window that losses do not change: otherwise losses would decide who sends how much, and a busy
-/// machine who has them.
+/// A window that losses do not change: otherwise losses, which a busy machine hands out at random,
+/// would decide how much each connection sends.
 #[derive(Debug)]
 struct Fixed;
 

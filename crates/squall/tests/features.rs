@@ -306,7 +306,7 @@ impl std::io::Write for Kept {
         drop(kept);
         assert!(
             self.panics_after.is_none_or(|most| len <= most),
-            "as the test has it"
+            "as the test demands"
         );
         self.bytes.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -367,7 +367,7 @@ async fn a_sink_that_breaks_costs_the_log_only() {
             TransportConfig::default(),
             move |builder| {
                 let sink = sink.clone();
-                builder.qlog(move |_| Some(Box::new(sink.clone().expect("as the test has it"))))
+                builder.qlog(move |_| Some(Box::new(sink.clone().expect("as the test demands"))))
             },
         )
         .await;

@@ -28,7 +28,7 @@ const char *glue_version(void) {
 const char *glue_kernel(void) {
     IMB_MGR *manager = alloc_mb_mgr(0);
     if (manager == NULL)
-        return "not told by the library";
+        return "not reported by the library";
     IMB_ARCH arch;
     init_mb_mgr_auto(manager, &arch);
     const bool has_vaes = (manager->features & IMB_FEATURE_VAES) != 0;

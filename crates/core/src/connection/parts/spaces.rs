@@ -425,7 +425,7 @@ impl Spaces {
 
     /// Whether probes of the 1-RTT level may be remembered.
     pub(crate) fn may_probe(&self) -> bool {
-        // Two of them and a skipped number, once regularly and once for an earlier timeout.
+        // Two probes and the number that may be skipped before them, with some to spare.
         self[SpaceId::Data].sent.len() + 4 < self.max_packets_in_flight
     }
 

@@ -60,8 +60,8 @@ pub(super) fn split<'r, 'a, L: Lanes>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, 
     (Run::Long(run), rest)
 }
 
-/// How many jobs are of the first one's kind, that is long, or short and of as many blocks; and how
-/// many of them this code takes.
+/// How many jobs at the start are of one kind (long, or short and of the same number of blocks),
+/// and how many of these this code takes.
 #[inline(always)]
 fn first_run<L: Lanes>(jobs: &[Job<'_>]) -> (usize, usize) {
     let blocks = jobs.first().map_or(0, blocks_of);
@@ -71,7 +71,7 @@ fn first_run<L: Lanes>(jobs: &[Job<'_>]) -> (usize, usize) {
     let least_len = 16 * blocks - 15;
     let is_same = |job: &&Job<'_>| (job.payload_len().wrapping_sub(least_len) < 16) & is_short(job);
     let count = jobs.iter().take_while(is_same).count();
-    // With a lane of four for each, the remaining ones take longer than one by one.
+    // The rest would not fill a register of four lanes, and is faster one by one.
     let fills_registers = (L::BLOCKS == 4) & (jobs[0].public_lens().1 > MAX_LEN_ALONE);
     let left = if fills_registers {
         count % L::BLOCKS
