@@ -1,5 +1,5 @@
-//! `cargo xtask sim`: the simulator's seeds in the profile meant for them: optimised, with every
-//! check on.
+//! `cargo xtask sim` runs the simulator's seeds in the profile meant for them: optimised, with
+//! every check on.
 
 use crate::tree;
 use std::process::{Command, ExitCode};

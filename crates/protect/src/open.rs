@@ -46,8 +46,8 @@ fn jobs_in_a_row<'r, 'a>(
     jobs
 }
 
-/// Makes jobs of the wanted spans, each with its index, and does some work on them, consecutive
-/// ones together; a wanted span that cannot be a job is skipped.
+/// Makes jobs of the wanted spans, each with its index, and calls `work` with consecutive ones
+/// together; a wanted span that cannot be a job is skipped.
 #[inline(always)]
 fn by_rows<'a>(
     buf: &'a mut [u8],

@@ -186,8 +186,9 @@ fn open_of_forged_into_targets(batch: &Batch, keys: &squall_protect::Keys) -> Di
     })
 }
 
-/// Received packets whose masked first bytes unmask to a number of one byte, and of four: what a
-/// peer's attacker would learn bits of the mask from (RFC 9001 §9.5). `at_once` of them per call.
+/// Received packets whose masked first bytes unmask to a number of one byte, and of four: a
+/// difference would reveal bits of the mask to an attacker (RFC 9001 §9.5). `at_once` of them per
+/// call.
 fn receipt_of_number_lengths(
     batch: &Batch,
     at_once: usize,

@@ -61,7 +61,8 @@ const DATA: usize = 900;
 const WARM_UP: u64 = 200;
 const BUNDLES: u64 = 100;
 /// A busy machine can only add to the costs, by timers that fire and bundles that arrive in parts:
-/// the contract holds if it holds once. Next to four busy loops on two cores it does in one of ten.
+/// one attempt that meets the contract is enough. Next to four busy loops on two
+/// cores, one in ten does.
 const ATTEMPTS: u32 = 500;
 
 /// All counters of one side.

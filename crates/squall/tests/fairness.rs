@@ -78,9 +78,8 @@ impl Order {
     }
 }
 
-/// Rounds of which one has to pass. Data that a socket drops has to be sent again, and data that
-/// arrived behind it meanwhile is read at once: 1.4 MB, in one round of twenty, and on a busy
-/// machine in more.
+/// Rounds, of which one has to pass. After a socket drops data, all that arrived behind it is read
+/// at once when it is repeated: 1.4 MB in one round of twenty, and more often on a busy machine.
 const ROUNDS: usize = 10;
 
 /// Moves bytes on all connections at once.

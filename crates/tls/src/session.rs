@@ -314,7 +314,7 @@ impl Session {
     }
 
     /// Keys of 0-RTT packets (RFC 9001 §4.6), with which a client seals or a server opens. `None`
-    /// if there is no ticket for it, or it is not allowed. They belong to `version`, that of the
+    /// if there is no ticket for 0-RTT, or it is not allowed. They belong to `version`, that of the
     /// client's first packet.
     #[must_use]
     pub fn early_keys(&self, version: u32) -> Option<DirectionMaterial> {
@@ -368,7 +368,7 @@ impl Session {
     }
 
     /// Appends handshake bytes to `out`, all of them for the level of the last [`KeyChange`] (none
-    /// yet: Initial). After a [`KeyChange`] call again, as more bytes, for the new level, may wait.
+    /// yet: Initial). After a [`KeyChange`], call again: bytes for the new level may wait.
     ///
     /// # Errors
     /// [`Error::NoSuite`], if rustls makes keys without logging their secrets; [`Error::Panicked`].

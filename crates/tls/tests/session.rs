@@ -386,8 +386,8 @@ fn no_common_alpn_gives_the_alert() {
     assert_eq!((side, alert.code), ("server", Some(120)));
 }
 
-// test: RFC 9001 §4.8 — a certificate of another authority is unknown_ca (48); where the other
-// authority bears the right name its signature is what fails, decrypt_error (51).
+// test: RFC 9001 §4.8 — a certificate of another authority is unknown_ca (48); if that authority
+// has the right name, only its signature fails: decrypt_error (51).
 #[test]
 fn a_wrong_authority_gives_the_alert() {
     for (trusted, code) in [("Another authority", 48), ("Test authority", 51)] {

@@ -119,8 +119,8 @@ impl Client {
         }
     }
 
-    /// Closes the connections of HTTP/3, and waits for a short time until their servers have been
-    /// told. Those over TCP end with the process.
+    /// Closes the connections of HTTP/3, and waits for a short time until their servers have
+    /// been informed. Those over TCP end with the process.
     pub(crate) async fn close(&self) {
         self.endpoint.close(squall_h3::Code::H3_NO_ERROR.0, b"");
         let mut open = self.open.0.subscribe();

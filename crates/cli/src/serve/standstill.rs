@@ -102,8 +102,8 @@ impl Standstill {
         }
     }
 
-    /// Ready when the client has taken nothing for too long. `is_blocked` says whether the
-    /// transport is taking nothing at the moment, for any stream.
+    /// Ready when the client has read nothing for too long. `is_blocked` returns whether the
+    /// transport accepts nothing at the moment, for any stream.
     fn poll(
         &mut self,
         asked: Asked,

@@ -158,7 +158,7 @@ impl Activity {
 }
 
 /// Drives a connection until it ends, is too slow, or has been idle. When the server stops,
-/// `shut_down` makes it end after the requests in flight. Returns whether the client took nothing
+/// `shut_down` makes it end after the requests in flight. Returns whether the client read nothing
 /// of a response for too long.
 pub(crate) async fn supervise<C: Future>(
     mut connection: Pin<&mut C>,

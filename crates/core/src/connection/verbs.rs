@@ -471,8 +471,7 @@ impl Connection {
     ///
     /// # Errors
     /// `Blocked` if the queue is full (`Event::DatagramsWritable` follows once, when half of it is
-    /// free), `TooLarge`,
-    /// `Unsupported`, `Closed`.
+    /// free), `TooLarge`, `Unsupported`, `Closed`.
     pub fn send_datagram(&mut self, data: Bytes) -> Result<(), DatagramError> {
         self.admit_datagram(&data)?;
         self.datagrams.send(data, self.config.datagram_send_buffer);

@@ -8,7 +8,7 @@
 //! A pacer that releases single packets as their time comes would undo every batch above and below
 //! it. This one holds credit back until it amounts to a quantum (see [`quantum`]) and then releases
 //! all of it. Credit that was released and not used stays released: an application that sends
-//! little waits for nothing.
+//! little never waits.
 
 use std::time::Duration;
 
@@ -224,8 +224,8 @@ impl Pacer {
 /// - What the rate gives in 750 µs or, if that is more, a share of the window up to the initial
 ///   window, which RFC 9002 §7.7 allows as a burst; and more on a short path. All of this up to a
 ///   bundle.
-/// - Behind a long queue, by which the smoothed RTT exceeds the minimum, at least what the rate
-///   gives in an eighth of it.
+/// - Behind a long queue, at least what the rate gives in an eighth of its delay, that is, of the
+///   smoothed RTT less the minimum.
 /// - At most half the window, but at least two packets, even without GSO, when a bundle is one
 ///   packet.
 fn quantum(

@@ -276,7 +276,7 @@ impl Inner {
                     let error = io::Error::other("the attempt to connect was cancelled");
                     return Err(Error::Connect(error));
                 }
-                // The request that began it was made on a runtime that has ended; this one's runs.
+                // It was begun on a runtime that has ended; this request's runtime still runs.
                 None => {}
             }
         }

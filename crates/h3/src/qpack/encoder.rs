@@ -392,8 +392,8 @@ impl Encoder {
         }
     }
 
-    /// Whether an entry of this size is among the next to be evicted (RFC 9204 §2.1.1.1), that is,
-    /// for as long as there is room for its copy.
+    /// Whether an entry of this size is among the next to be evicted (RFC 9204 §2.1.1.1): it is
+    /// copied while there is room for the copy.
     fn is_draining(&self, absolute: u64, size: usize) -> bool {
         let unused = self.capacity - self.table.size();
         let soon = (self.capacity / 4).max(3 * size);

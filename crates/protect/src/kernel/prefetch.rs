@@ -4,7 +4,7 @@
 //! others have pushed that memory out of the caches. The hardware follows the reads within a
 //! packet, but not to a packet's last bytes, which are read first, nor across page boundaries.
 
-/// Bytes from one packet's data to the next one's, about: the packets of a full-sized bundle, whose
+/// Bytes from one packet's data to the next one's, approximately: as in a full-sized bundle, whose
 /// data mostly lies in one piece.
 const NEXT_PACKET: usize = 1472;
 /// Bytes of a cache line.

@@ -114,8 +114,8 @@ impl SendStream {
         })
     }
 
-    /// Writes with `write`, and ends the stream if that has taken all `len` bytes, before anything
-    /// of it can be sent.
+    /// Writes with `write`. If that takes all `len` bytes, also ends the stream, before any of them
+    /// can be sent.
     fn poll_write_last_with(
         &mut self,
         cx: &Context<'_>,
@@ -216,7 +216,7 @@ impl SendStream {
 
     /// The peer's limit that the stream has reached: nothing more can be sent on it until the peer
     /// grants credit (RFC 9000 §4.1). If a waiting writer finds the same limit reached after a
-    /// while, its peer is taking nothing. `None` if congestion control or other streams hold this
+    /// while, its peer is reading nothing. `None` if congestion control or other streams hold this
     /// one back, or nothing does.
     pub fn reached_limit(&self) -> Option<ReachedLimit> {
         (self.connection.0).call(|state| state.core.reached_limit(self.id))

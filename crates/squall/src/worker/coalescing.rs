@@ -93,7 +93,7 @@ impl Patience {
         }
     }
 
-    /// How long data may wait that arrives at one byte per `per_byte` seconds. A sender that has
+    /// How long data that arrives at one byte per `per_byte` seconds may wait. A sender that has
     /// asked for fewer acknowledgements paces its packets, and does not wait for acknowledgements.
     fn limit(&self, per_byte: f64) -> Duration {
         let until_ack = seconds(per_byte * self.ack_bytes as f64).min(self.ack_delay);

@@ -80,8 +80,8 @@ impl Worker {
     /// Lets every queued connection send its share. Afterwards `ready` holds those that have more.
     pub(super) fn transmit(&mut self, stages: &mut Stages) -> std::io::Result<()> {
         if self.blocked {
-            // A worker learns of room when it sleeps, and one that always has something to receive
-            // never does.
+            // A worker learns of room only while it sleeps, and one that always has something to
+            // receive never sleeps.
             self.flush_marked(stages)?;
             if self.blocked {
                 return Ok(());

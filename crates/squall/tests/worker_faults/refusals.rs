@@ -369,8 +369,8 @@ async fn a_flood_does_not_keep_a_full_socket_from_being_tried_again() {
     let after = shaped.server.stats();
     let turns = after.turns - before.turns;
     let blocked = after.udp.send_blocked - before.udp.send_blocked;
-    // In most turns, of which there are 200 to 2,000. When it was left alone until the system
-    // reported room, which it does to a sleeping worker, it was tried two dozen times.
+    // The socket is tried in most of the 200 to 2,000 turns. It was tried two dozen times when the
+    // worker waited for the system to report room, which happens only while the worker sleeps.
     assert!(blocked > turns / 4, "{blocked} attempts in {turns} turns");
     stop.store(true, Ordering::Relaxed);
     flooder.join().unwrap();

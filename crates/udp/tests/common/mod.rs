@@ -58,7 +58,8 @@ pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// IPv6-only and IPv4 sockets on one port: no other test's gets what is meant for neither.
+/// An IPv6-only and an IPv4 socket on one port, so that no other test's socket gets it for either
+/// family.
 pub(crate) fn one_port_of_each_family() -> (Socket, std::net::UdpSocket) {
     let options = Options {
         only_v6: true,

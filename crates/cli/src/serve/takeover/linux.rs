@@ -26,7 +26,7 @@ impl Inherited {
     /// Asks the running server, if there is one.
     ///
     /// # Errors
-    /// It does not hand over its ports, or has others than `listen`.
+    /// It does not hand over its ports, or has ports other than `listen`.
     pub(crate) fn request(path: &Path, listen: SocketAddr) -> Result<Option<Self>> {
         let failed = format!("cannot take over at {}", path.display());
         let takeover = Takeover::request(path).map_err(context(&failed))?;

@@ -295,7 +295,8 @@ fn a_client_does_not_fall_back_to_a_path_without_an_id() {
     assert!(client.paths.last_validated().is_some());
 }
 
-// test: RFC 9000 §9.5 — where a packet arrived last is not known to be where the system sends from.
+// test: RFC 9000 §9.5 — the address at which a packet last arrived may not be the source address of
+// the next.
 #[test]
 fn a_path_whose_address_the_system_chose_is_not_the_one_that_is_asked_for() {
     let mut pair = connected();

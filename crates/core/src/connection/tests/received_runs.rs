@@ -45,7 +45,7 @@ struct Author {
     streams: [(StreamId, u64); 2],
     at: usize,
     /// Whether the keys are updated in the next bundle, and the first number under the current
-    /// keys: RFC 9001 §6.4 has no lower one under them.
+    /// keys: RFC 9001 §6.4 allows no lower one under them.
     turns: bool,
     first: u64,
     /// How much rarer everything except the next bytes is: whole bundles of them fill the windows.

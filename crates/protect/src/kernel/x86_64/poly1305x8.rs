@@ -189,7 +189,7 @@ impl Poly1305x8<'_> {
     #[inline(always)]
     fn one(&mut self) {
         let at = self.at;
-        // SAFETY: each slice has `count` blocks, and `at` is below. The token that made the value
+        // SAFETY: each slice has `count` blocks, and `at` is less. The token that made the value
         // proves AVX-512 F and IFMA.
         unsafe {
             let block = |i: usize| self.data[i].get_unchecked(at);
