@@ -545,10 +545,10 @@ impl Connecting {
     }
 
     /// Returns the connection before its handshake completes, for early data (0-RTT, RFC 9001
-    /// §4.6); after it, with or without a ticket. What a client writes travels with its first packets, under keys from an earlier
-    /// connection to the same server. **An attacker can replay it**: send only what may safely
-    /// happen twice. If the server rejects early data, all stream data is sent again after the
-    /// handshake; datagrams are lost.
+    /// §4.6); after it, with or without a ticket. What a client writes travels with its first
+    /// packets, under keys from an earlier connection to the same server. **An attacker can replay
+    /// it**: send only what may safely happen twice. If the server rejects early data, all stream
+    /// data is sent again after the handshake; datagrams are lost.
     ///
     /// Not cancel-safe: dropping the future abandons the connection.
     ///
