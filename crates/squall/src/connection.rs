@@ -108,7 +108,8 @@ impl Connection {
     }
 
     /// Queues an unreliable datagram. If the queue is full, the oldest datagrams in it are dropped
-    /// to make room.
+    /// to make room. What applies to the owners of a stream's chunks also applies to those of
+    /// `data` (see [`SendStream`](crate::SendStream)).
     ///
     /// # Errors
     /// The datagram is too large, the peer does not accept datagrams, or the connection ended.

@@ -50,10 +50,10 @@ impl Notice {
     /// Ready if the carrier has woken us.
     fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        if !task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-            *task = Some(cx.waker().clone());
-        }
+        let known = task.as_ref().is_some_and(|task| task.will_wake(cx.waker()));
+        let replaced = (!known).then(|| task.replace(cx.waker().clone()));
         drop(task);
+        drop(replaced);
         // Checked after the task is stored, so that no wake-up in between is lost.
         match self.is_set.load(Ordering::SeqCst) {
             true => Poll::Ready(()),
@@ -80,8 +80,7 @@ impl Wake for Notice {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.set();
-        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        let task = task.clone();
+        let task = (self.task.lock().unwrap_or_else(PoisonError::into_inner)).clone();
         if let Some(task) = task {
             task.wake();
         }

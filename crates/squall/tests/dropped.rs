@@ -12,7 +12,7 @@ use std::task::{Context, Wake, Waker};
 
 use common::{Pair, within};
 use squall::{
-    Bytes, Connection, ReadError, ReadToEndError, RecvStream, SendStream, TransportConfig,
+    Bytes, Connection, Endpoint, ReadError, ReadToEndError, RecvStream, SendStream, TransportConfig,
 };
 
 /// A client's request whose handler at the server is `handler`; returns what the client reads, and
@@ -237,6 +237,60 @@ async fn futures_that_are_dropped_leave_no_waker_behind() {
     leaves_nothing("open_uni", near.open_uni());
     leaves_nothing("shutdown", near.shutdown(0, b""));
     drop(release);
+}
+
+/// A waker that uses its connection and its endpoint when it is dropped, as the last handle to a
+/// task may.
+struct Busy(Connection, Endpoint);
+
+impl Wake for Busy {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.stats();
+        let mut accept = pin!(self.1.accept());
+        let _ = accept
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+/// Makes `future` wait with one waker and then with another, and drops it.
+fn waits_twice<F: Future>(pair: &Pair, future: F) {
+    let mut future = pin!(future);
+    for _ in 0..2 {
+        let waker = Arc::new(Busy(pair.near.clone(), pair.server.clone())).into();
+        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waker_that_is_dropped_may_use_its_connection() {
+    let small = TransportConfig::default()
+        .initial_stream_window(1000)
+        .stream_receive_window(1000);
+    let pair = Pair::with(TransportConfig::default(), small, |builder| builder).await;
+    let (mut send, mut recv) = pair.near.open_bi().await.unwrap();
+    // The peer's window is full.
+    within(send.write_all(&[0; 1000])).await.unwrap();
+    // A wait for a lock that this thread holds would never end, nor would the test.
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        waits_twice(&pair, pair.near.closed());
+        waits_twice(&pair, pair.near.accept_bi());
+        waits_twice(&pair, pair.near.read_datagram());
+        waits_twice(&pair, pair.server.accept());
+        waits_twice(&pair, send.stopped());
+        waits_twice(&pair, send.write(b"more"));
+        waits_twice(&pair, recv.read_chunk(1));
+        // The last wakers of these two are still registered.
+        drop((send, recv));
+        let _ = done.send(());
+    });
+    within(is_done).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

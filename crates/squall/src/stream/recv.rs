@@ -11,7 +11,7 @@ use squall_wire::StreamId;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::error::{ReadError, ReadExactError, ReadToEndError};
-use crate::worker::{Handle, register};
+use crate::worker::Handle;
 
 /// Bytes of a stream and where they belong, see [`RecvStream::read_chunk_unordered`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -138,8 +138,7 @@ impl RecvStream {
                 (squall_core::ReadError::IllegalOrderedRead, _) => ReadError::IllegalOrderedRead,
                 (_, Some(reason)) => ReadError::ConnectionLost(reason.clone()),
                 (squall_core::ReadError::Blocked, None) => {
-                    state.note_relay();
-                    register(&mut state.waiters(id).reader, cx.waker());
+                    state.await_readable(id, cx.waker());
                     return Poll::Pending;
                 }
                 // The stream is stopped.
@@ -234,8 +233,7 @@ impl RecvStream {
                     (Ok(outcome), _) => Ok(outcome),
                     (Err(_), Some(reason)) => Err(ReadError::ConnectionLost(reason.clone())),
                     (Err(squall_core::ReadError::Blocked), None) => {
-                        state.note_relay();
-                        register(&mut state.waiters(id).reader, cx.waker());
+                        state.await_readable(id, cx.waker());
                         return Poll::Pending;
                     }
                     (Err(_), None) => Err(ReadError::Closed),

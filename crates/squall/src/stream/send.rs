@@ -13,7 +13,7 @@ use squall_wire::StreamId;
 use tokio::io::AsyncWrite;
 
 use crate::error::WriteError;
-use crate::worker::{Handle, Line, SendEnd, Ticket, register};
+use crate::worker::{Handle, Line, SendEnd, Ticket};
 
 /// The most that one write of borrowed bytes copies, while the connection is locked.
 const MAX_COPY: usize = 64 * 1024;
@@ -30,6 +30,10 @@ const MAX_COPY: usize = 64 * 1024;
 /// are counted in [`Stats::streams_reset_on_drop`](crate::Stats::streams_reset_on_drop). The first
 /// on each connection is logged as a warning, except for streams whose owner has called
 /// `set_drop_code` and so knows what a drop does.
+///
+/// Chunks that are passed on without a copy are dropped once the peer has acknowledged them, mostly
+/// by the worker and under the connection's lock. If a chunk has an owner ([`Bytes::from_owner`]),
+/// the owner's `Drop` must not call anything on a connection, nor wait: it could wait for ever.
 ///
 /// Libraries that want one type for both directions, such as TLS or proxies, get it from
 /// [`tokio::io::join`]`(recv, send)`, which is `AsyncRead + AsyncWrite`.
@@ -101,8 +105,7 @@ impl SendStream {
                 (squall_core::WriteError::Stopped(code), _) => WriteError::Stopped(code),
                 (_, Some(reason)) => WriteError::ConnectionLost(reason.clone()),
                 (squall_core::WriteError::Blocked, None) => {
-                    state.note_relay();
-                    register(&mut state.waiters(self.id).writer, cx.waker());
+                    state.await_writable(self.id, cx.waker());
                     return Poll::Pending;
                 }
                 // A stream that the peer stopped may be gone by now; its code is kept.

@@ -445,11 +445,14 @@ impl AcceptPlace {
         let mut queue = lock(&self.common.accept);
         let result = poll(&mut queue);
         let line = queue.line(self.line);
-        if result.is_pending() {
-            line.register(&mut self.ticket, cx.waker());
+        let discarded = if result.is_pending() {
+            line.register(&mut self.ticket, cx.waker())
         } else {
-            line.remove(&mut self.ticket);
-        }
+            line.remove(&mut self.ticket)
+        };
+        // Not a waker under the lock: that may run code of the application's.
+        drop(queue);
+        drop(discarded);
         result
     }
 }
@@ -460,13 +463,14 @@ impl Drop for AcceptPlace {
             return;
         }
         let mut queue = lock(&self.common.accept);
-        queue.line(self.line).remove(&mut self.ticket);
+        let discarded = queue.line(self.line).remove(&mut self.ticket);
         // It may have been woken for an attempt, which the others then take.
         let mut wakers = Vec::new();
         if matches!(self.line, Line::OffersOf(_)) && !queue.offers.is_empty() {
             queue.waiters.move_into(&mut wakers);
         }
         drop(queue);
+        drop(discarded);
         wakers.into_iter().for_each(Waker::wake);
     }
 }

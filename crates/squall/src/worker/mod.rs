@@ -53,7 +53,7 @@ pub(crate) use lock::lock;
 pub(crate) use offer::{HeldRun, Offer};
 pub(crate) use shared::{Command, ConnectionShared, Handle, Place, Shared};
 pub(crate) use start::Start;
-pub(crate) use state::{Line, SendEnd, State, register};
+pub(crate) use state::{Line, SendEnd, State};
 pub(crate) use waiters::Ticket;
 
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -16,7 +16,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
 use std::time::Duration;
@@ -36,8 +36,8 @@ use super::lock::lock;
 use super::measured::MeasuredCount;
 use super::offer::{AttemptKey, HeldRun, Offer};
 use super::relay::{Bell, Relay};
-use super::state::{Line, State};
-use super::waiters::Ticket;
+use super::state::{Line, Locked, State};
+use super::waiters::{Ticket, replace};
 use crate::events::{Report, WorkerEnded};
 use crate::socket::{self, Readable, Socket};
 
@@ -472,11 +472,8 @@ impl Shared {
     /// Records that the worker sleeps from now on, to be woken through `waker`; `false` if it must
     /// not sleep because something has arrived.
     pub(crate) fn fall_asleep(&self, waker: &Waker) -> bool {
-        let mut worker = lock(&self.doorbell.worker);
-        if !worker.as_ref().is_some_and(|old| old.will_wake(waker)) {
-            *worker = Some(waker.clone());
-        }
-        drop(worker);
+        let replaced = replace(&mut lock(&self.doorbell.worker), waker);
+        drop(replaced);
         self.doorbell.state.store(ASLEEP, Ordering::SeqCst);
         let inbox = lock(&self.inbox);
         if inbox.ready.is_empty() && inbox.commands.is_empty() && inbox.forwarded.is_empty() {
@@ -579,8 +576,8 @@ impl ConnectionShared {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked::new(lock(&self.state))
     }
 
     /// Prefetches the state, which is about to be needed.

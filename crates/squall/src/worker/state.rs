@@ -1,7 +1,8 @@
 //! A connection's state under its lock: the core's connection, and the tasks that wait for
 //! something on it.
 
-use std::sync::{Arc, Mutex};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use squall_wire::{Direction, Path, StreamId};
 
 use super::measured::Measured;
 use super::relay::Relay;
-use super::waiters::{Ticket, Waiters};
+use super::waiters::{Ticket, Waiters, replace};
 
 /// A connection without streams keeps room for this many.
 const KEPT_STREAMS: usize = 16;
@@ -36,6 +37,17 @@ pub(crate) struct StreamWaiters {
     pub(crate) send_end: Option<SendEnd>,
     /// Number of halves, and of futures that wait for the end, that the application holds.
     holders: u32,
+}
+
+impl StreamWaiters {
+    /// The application no longer holds the stream.
+    fn discard_into(self, discarded: &mut Vec<Waker>) {
+        discarded.extend(self.reader);
+        discarded.extend(self.writer);
+        if let Some(mut line) = self.ended {
+            line.move_into(discarded);
+        }
+    }
 }
 
 /// What tasks wait for on the connection as a whole.
@@ -111,16 +123,50 @@ pub(crate) struct State {
     /// The outcome of the last move to another path.
     pub(crate) moved: Option<(Path, bool)>,
     streams: StreamMap<StreamWaiters>,
+    /// Wakers that are no longer needed, see [`Locked`].
+    discarded: Vec<Waker>,
     /// The time that the connection takes, if it is or was measured.
     pub(super) measured: Option<Box<Measured>>,
     /// The relay that wakes waiting tasks, if the last to wait is on a multi-thread runtime.
     pub(super) relay: Option<Arc<Relay>>,
 }
 
-/// Stores a waker in a slot, unless it holds an equivalent one.
-pub(crate) fn register(slot: &mut Option<Waker>, waker: &Waker) {
-    if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
-        *slot = Some(waker.clone());
+/// Access to a connection's state. When it ends, the lock is released, and only then are the wakers
+/// dropped that are no longer needed: the drop of a waker runs code of the application's, which may
+/// hold the last handle to this very connection and so take the lock again.
+pub(crate) struct Locked<'a> {
+    // Fields are dropped in this order.
+    state: MutexGuard<'a, State>,
+    discarded: Vec<Waker>,
+}
+
+impl<'a> Locked<'a> {
+    pub(super) fn new(state: MutexGuard<'a, State>) -> Self {
+        let discarded = Vec::new();
+        Self { state, discarded }
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.state.discarded.is_empty() {
+            self.discarded = std::mem::take(&mut self.state.discarded);
+        }
     }
 }
 
@@ -144,6 +190,7 @@ impl State {
             lines: Default::default(),
             moved: None,
             streams: StreamMap::default(),
+            discarded: Vec::new(),
             measured: None,
             relay: None,
         }
@@ -261,7 +308,8 @@ impl State {
     ) -> Poll<R> {
         if result.is_pending() {
             self.note_relay();
-            self.line(line).register(ticket, waker);
+            let replaced = self.line(line).register(ticket, waker);
+            self.discarded.extend(replaced);
         } else {
             self.leave(line, ticket);
         }
@@ -270,7 +318,8 @@ impl State {
 
     /// The holder of `ticket` no longer waits in line.
     pub(crate) fn leave(&mut self, line: Line, ticket: &mut Ticket) {
-        self.line(line).remove(ticket);
+        let removed = self.line(line).remove(ticket);
+        self.discarded.extend(removed);
     }
 
     /// Moves the wakers of a line into `wakers`.
@@ -381,16 +430,32 @@ impl State {
         if poll.is_pending() {
             self.note_relay();
             let line = self.waiters(id).ended.get_or_insert_default();
-            line.register(ticket, waker);
+            let replaced = line.register(ticket, waker);
+            self.discarded.extend(replaced);
         }
         poll
+    }
+
+    /// Has `waker` woken when the stream has something to read.
+    pub(crate) fn await_readable(&mut self, id: StreamId, waker: &Waker) {
+        self.note_relay();
+        let replaced = replace(&mut self.waiters(id).reader, waker);
+        self.discarded.extend(replaced);
+    }
+
+    /// Has `waker` woken when the stream has room to write.
+    pub(crate) fn await_writable(&mut self, id: StreamId, waker: &Waker) {
+        self.note_relay();
+        let replaced = replace(&mut self.waiters(id).writer, waker);
+        self.discarded.extend(replaced);
     }
 
     /// A future no longer waits for the end of a stream's sending part.
     pub(crate) fn leave_send_end(&mut self, id: StreamId, ticket: &mut Ticket) {
         let stream = self.streams.get_mut(&id);
         if let Some(line) = stream.and_then(|stream| stream.ended.as_mut()) {
-            line.remove(ticket);
+            let removed = line.remove(ticket);
+            self.discarded.extend(removed);
         }
         self.release_stream(id);
     }
@@ -408,7 +473,9 @@ impl State {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.holders = stream.holders.saturating_sub(1);
             if stream.holders == 0 {
-                self.streams.remove(&id);
+                if let Some(stream) = self.streams.remove(&id) {
+                    stream.discard_into(&mut self.discarded);
+                }
                 if self.streams.is_empty() && self.streams.capacity() > KEPT_STREAMS {
                     self.streams = StreamMap::default();
                 }

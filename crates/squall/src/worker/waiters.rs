@@ -37,14 +37,23 @@ impl Ticket {
     }
 }
 
+/// Stores a waker in a slot, unless it holds an equivalent one. Returns the one that it replaces.
+#[must_use]
+pub(crate) fn replace(slot: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
+    if slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
+        return None;
+    }
+    slot.replace(waker.clone())
+}
+
 impl Waiters {
-    /// Has `waker` woken with the others; a ticket that is in line keeps its place.
-    pub(crate) fn register(&mut self, ticket: &mut Ticket, waker: &Waker) {
+    /// Has `waker` woken with the others; a ticket that is in line keeps its place. Returns the
+    /// waker that it replaces there, which must not be dropped under a lock (see
+    /// [`Locked`](super::state::Locked)).
+    #[must_use]
+    pub(crate) fn register(&mut self, ticket: &mut Ticket, waker: &Waker) -> Option<Waker> {
         if let Some(slot) = self.find(ticket) {
-            if !slot.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
-                slot.waker = Some(waker.clone());
-            }
-            return;
+            return replace(&mut slot.waker, waker);
         }
         let slot = Slot {
             ticket: self.next,
@@ -63,22 +72,26 @@ impl Waiters {
             }
         };
         ticket.0 = Some((index, number));
+        None
     }
 
-    /// Leaves the line.
+    /// Leaves the line. Returns the waker that was there, which must not be dropped under a lock.
     #[inline]
-    pub(crate) fn remove(&mut self, ticket: &mut Ticket) {
-        if ticket.is_taken() {
-            self.remove_taken(ticket);
+    #[must_use]
+    pub(crate) fn remove(&mut self, ticket: &mut Ticket) -> Option<Waker> {
+        if !ticket.is_taken() {
+            return None;
         }
+        self.remove_taken(ticket)
     }
 
-    fn remove_taken(&mut self, ticket: &mut Ticket) {
-        if let Some(slot) = self.find(ticket) {
-            slot.waker = None;
+    fn remove_taken(&mut self, ticket: &mut Ticket) -> Option<Waker> {
+        let removed = self.find(ticket).and_then(|slot| slot.waker.take());
+        if removed.is_some() {
             self.free.extend(ticket.0.map(|(index, _)| index));
         }
         ticket.0 = None;
+        removed
     }
 
     fn find(&mut self, ticket: &Ticket) -> Option<&mut Slot> {
@@ -132,10 +145,10 @@ mod tests {
         let mut line = Waiters::default();
         for _ in 0..10_000 {
             let mut ticket = Ticket::default();
-            line.register(&mut ticket, Waker::noop());
-            line.register(&mut ticket, Waker::noop());
+            assert!(line.register(&mut ticket, Waker::noop()).is_none());
+            assert!(line.register(&mut ticket, Waker::noop()).is_none());
             assert_eq!(line.len(), 1, "registering again keeps the place");
-            line.remove(&mut ticket);
+            drop(line.remove(&mut ticket));
             assert!(!ticket.is_taken());
         }
         assert_eq!((line.len(), line.slots.len()), (0, 1));
@@ -145,21 +158,21 @@ mod tests {
     fn a_ticket_from_before_a_wake_up_removes_nobody_else() {
         let mut line = Waiters::default();
         let (mut old, mut new) = (Ticket::default(), Ticket::default());
-        line.register(&mut old, Waker::noop());
+        assert!(line.register(&mut old, Waker::noop()).is_none());
         let mut woken = Vec::new();
         line.move_into(&mut woken);
         assert_eq!((woken.len(), line.len()), (1, 0));
-        line.register(&mut new, Waker::noop());
-        line.remove(&mut old);
+        assert!(line.register(&mut new, Waker::noop()).is_none());
+        drop(line.remove(&mut old));
         assert_eq!(line.len(), 1, "the new one is in the old one's slot");
-        line.register(&mut old, Waker::noop());
+        assert!(line.register(&mut old, Waker::noop()).is_none());
         assert_eq!(
             line.len(),
             2,
             "a task that was woken and waits again is in line again"
         );
-        line.remove(&mut new);
-        line.remove(&mut old);
+        drop(line.remove(&mut new));
+        drop(line.remove(&mut old));
         line.move_into(&mut woken);
         assert_eq!(woken.len(), 1);
     }
@@ -169,12 +182,12 @@ mod tests {
         let mut line = Waiters::default();
         let mut tickets: Vec<Ticket> = (0..1000).map(|_| Ticket::default()).collect();
         for ticket in &mut tickets {
-            line.register(ticket, Waker::noop());
+            assert!(line.register(ticket, Waker::noop()).is_none());
         }
         line.move_into(&mut Vec::new());
         assert_eq!(line.slots.capacity(), 0);
         for ticket in &mut tickets {
-            line.remove(ticket);
+            drop(line.remove(ticket));
         }
         assert_eq!(line.free.len(), 0);
     }
