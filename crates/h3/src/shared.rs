@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use squall::{Connection, Priority, SendStream, Stage, StreamId};
@@ -66,6 +66,8 @@ pub(crate) struct Shared {
     /// Tasks that wait for the peer's settings.
     settings_awaited: Mutex<Vec<Waker>>,
     driver: Mutex<Option<Waker>>,
+    /// Whether the peer may have stopped one of this end's control and QPACK streams.
+    has_stopped: AtomicBool,
     /// Requests that have datagrams or streams of their own.
     pub(crate) tunnels: Tunnels,
     /// The WebTransport sessions that the peer may have in addition to those that it has.
@@ -136,6 +138,7 @@ impl Shared {
             goaway_awaited: Notify::new(),
             settings_awaited: Mutex::default(),
             driver: Mutex::new(None),
+            has_stopped: AtomicBool::new(false),
             tunnels: Tunnels::default(),
             sessions: OnceLock::new(),
             config,
@@ -371,6 +374,16 @@ impl Shared {
         }
     }
 
+    /// Whether the peer may have stopped a critical stream since the last call.
+    pub(crate) fn take_stopped(&self) -> bool {
+        self.has_stopped.load(Ordering::Relaxed) && self.has_stopped.swap(false, Ordering::Acquire)
+    }
+
+    /// See [`take_stopped`](Self::take_stopped).
+    pub(crate) fn set_stopped(&self) {
+        self.has_stopped.store(true, Ordering::Release);
+    }
+
     /// Waits for the peer's settings.
     pub(crate) async fn settings_arrived(&self) -> Result<&Settings, Error> {
         std::future::poll_fn(|cx| {
@@ -538,17 +551,27 @@ impl Instructions {
             let rest = self.waiting.get(self.written..).unwrap_or_default();
             match send.poll_write(cx, rest) {
                 Poll::Ready(Ok(written)) => self.written += written,
-                Poll::Ready(Err(_)) => {
-                    // The peer may not stop this stream, or the connection is over: the driver
-                    // finds out by itself.
-                    break;
-                }
+                // The connection is over or has to end, which the driver notices.
+                Poll::Ready(Err(_)) => break,
                 Poll::Pending => return false,
             }
         }
         self.waiting.clear();
         self.written = 0;
         true
+    }
+}
+
+/// Woken when the peer stops one of this end's control and QPACK streams. Only then does the driver
+/// look at them.
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.set_stopped();
+        self.wake_driver();
     }
 }
 

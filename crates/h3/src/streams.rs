@@ -3,11 +3,12 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes};
 use squall::{
-    AcceptUni, CloseReason, OpenUni, ReadDatagram, ReadError, RecvStream, SendStream, StreamId,
+    AcceptUni, CloseReason, OpenUni, ReadDatagram, ReadError, RecvStream, SendStream, Stopped,
+    StreamId,
 };
 
 use crate::control::{ControlEvent, ControlReader};
@@ -29,6 +30,8 @@ pub(crate) struct Streams {
     control: Option<SendStream>,
     /// Data that the control stream has no room for yet.
     control_waiting: Vec<u8>,
+    /// One for each of our streams, which the peer may not stop.
+    stopped: Vec<Stopped>,
     accept: AcceptUni,
     datagram: Option<ReadDatagram>,
     peers: Vec<PeerStream>,
@@ -95,6 +98,7 @@ impl Streams {
             opened: 0,
             control: None,
             control_waiting,
+            stopped: Vec::with_capacity(OPENED.len()),
             accept: shared.connection.accept_uni(),
             datagram: (shared.config.accepts_datagrams())
                 .then(|| shared.connection.read_datagram()),
@@ -127,6 +131,7 @@ impl Streams {
         mut on_event: impl FnMut(&Shared, ControlEvent),
     ) -> Result<(), Ended> {
         self.open(cx)?;
+        self.check_own()?;
         let (shared, has_opened) = (&*self.shared, &mut self.has_opened);
         let mut i = 0;
         while let Some(peer) = self.peers.get_mut(i) {
@@ -164,6 +169,24 @@ impl Streams {
         Ok(())
     }
 
+    /// Our streams may not end (RFC 9114 §6.2.1, RFC 9204 §4.2).
+    fn check_own(&mut self) -> Result<(), Ended> {
+        // The futures are not polled with the driver's waker: that would take three locks each time.
+        if !self.shared.take_stopped() {
+            return Ok(());
+        }
+        let waker = Waker::from(Arc::clone(&self.shared));
+        for stopped in &mut self.stopped {
+            let stopped = Pin::new(stopped).poll(&mut Context::from_waker(&waker));
+            // The end of the connection is noticed elsewhere.
+            if let Poll::Ready(Ok(_)) = stopped {
+                let why = "critical stream stopped";
+                return Err(Ended::Failed(Code::H3_CLOSED_CRITICAL_STREAM, why));
+            }
+        }
+        Ok(())
+    }
+
     fn read_datagrams(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
         while let Some(reading) = &mut self.datagram {
             match Pin::new(reading).poll(cx) {
@@ -195,6 +218,9 @@ impl Streams {
             send.set_background();
             // If the task that drives the connection is dropped; without a code it is a warning.
             send.set_drop_code(Code::H3_INTERNAL_ERROR.0);
+            self.stopped.push(send.stopped());
+            // Has the driver poll it once.
+            self.shared.set_stopped();
             let qlog = &self.shared.qlog;
             qlog.stream_type_set(Side::Local, send.id(), *stream_type);
             self.opened += 1;
@@ -227,14 +253,8 @@ impl Streams {
                 Poll::Ready(Ok(written)) => {
                     self.control_waiting.drain(..written);
                 }
-                // The connection is over, or the peer stopped a stream that it must not stop.
-                Poll::Ready(Err(error)) => {
-                    if let squall::WriteError::Stopped(_) = error {
-                        self.shared
-                            .fail(Code::H3_CLOSED_CRITICAL_STREAM, "control stream stopped");
-                    }
-                    self.control_waiting.clear();
-                }
+                // The connection is over or has to end, which is noticed elsewhere.
+                Poll::Ready(Err(_)) => self.control_waiting.clear(),
                 Poll::Pending => return,
             }
         }

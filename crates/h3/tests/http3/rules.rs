@@ -16,6 +16,9 @@ use squall_h3::{Code, client, server};
 struct Script {
     uni: Vec<(Vec<u8>, bool)>,
     bidi: Option<(Vec<u8>, bool)>,
+    /// Which of the other end's unidirectional streams the peer stops, in the order of their
+    /// opening.
+    stopped: Option<usize>,
 }
 
 /// The required outcome.
@@ -111,6 +114,11 @@ impl Script {
         self
     }
 
+    fn stops(mut self, index: usize) -> Self {
+        self.stopped = Some(index);
+        self
+    }
+
     fn message(mut self, bytes: Vec<u8>) -> Self {
         self.bidi = Some((bytes, true));
         self
@@ -136,7 +144,7 @@ fn malformed(fields: &[(&str, &str)]) -> (Script, Outcome) {
     (message(&[headers(fields)]), Reset(Code::H3_MESSAGE_ERROR))
 }
 
-async fn write(connection: &Connection, script: &Script) -> Vec<SendStream> {
+async fn write(connection: &Connection, script: &Script) -> (Vec<SendStream>, Vec<RecvStream>) {
     let mut open = Vec::new();
     for (bytes, ends) in &script.uni {
         let mut send = within(connection.open_uni()).await.unwrap();
@@ -147,7 +155,20 @@ async fn write(connection: &Connection, script: &Script) -> Vec<SendStream> {
         }
         open.push(send);
     }
-    open
+    // A stream that is dropped is stopped, so the others are kept.
+    let mut accepted = Vec::new();
+    if let Some(index) = script.stopped {
+        while accepted.len() <= index {
+            let Ok(recv) = within(connection.accept_uni()).await else {
+                break;
+            };
+            accepted.push(recv);
+        }
+        if let Some(recv) = accepted.get_mut(index) {
+            let _ = recv.stop(Code::H3_NO_ERROR.0);
+        }
+    }
+    (open, accepted)
 }
 
 /// Reads what the other end answers to a message.
@@ -272,6 +293,11 @@ fn common_rules() -> Vec<(Script, Outcome)> {
         (Script::with_control().uni(vec![3]).uni(vec![3]), creation),
         (Script::with_control().uni_that_ends(vec![2]), critical),
         (Script::with_control().uni_that_ends(vec![3]), critical),
+        // Nor may the receiver ask for their end: the control stream, the QPACK decoder's and the
+        // encoder's.
+        (Script::with_control().stops(0), critical),
+        (Script::with_control().stops(1), critical),
+        (Script::with_control().stops(2), critical),
         // RFC 9114 §7.2: frames that are not allowed on the control stream.
         (on_control(&[frame(0, &[])]), unexpected),
         (on_control(&[headers(&GET)]), unexpected),
