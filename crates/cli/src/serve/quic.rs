@@ -181,12 +181,13 @@ impl Server {
     /// Serves a connection until it ends, is too slow, or has been idle.
     async fn drive(self: Arc<Self>, connection: Connection, peer: Arc<Peer>, on_worker: bool) {
         let service = Service::new(Arc::clone(&self.site), Arc::clone(&peer));
-        // RFC 9220: for the application's WebSocket.
+        // RFC 9220: for the application's WebSocket. Files need neither it nor 103 (Early Hints).
         let config = Config::new()
             .header_timeout(self.limits.header)
             .body_timeout(Some(self.limits.body))
             .send_timeout(Some(self.limits.send))
-            .enable_connect_protocol(!on_worker);
+            .enable_connect_protocol(!on_worker)
+            .informational(!on_worker);
         let noted = Arc::clone(&peer);
         let mut builder = server::Builder::new()
             .config(config)

@@ -231,6 +231,45 @@ fn bodies_stream_in_both_directions() {
     });
 }
 
+// test: RFC 9110 §15.2, RFC 8297
+#[test]
+fn early_hints_reach_clients_of_http3_before_the_response() {
+    let (seen, is_seen) = std::sync::mpsc::channel();
+    let is_seen = std::sync::Mutex::new(is_seen);
+    let application = Application::start(move |visit, _| {
+        while let Some(head) = visit.head() {
+            visit.write("HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n");
+            if head.contains("via: 3.0 squall") {
+                let is_seen = is_seen.lock().expect("one at a time");
+                is_seen.recv().expect("the client has the hint");
+            }
+            visit.answer("final");
+        }
+    });
+    let server = serve(&application, &[]);
+    run(async {
+        for version in ALL {
+            let mut request = Request::get("/").body(whole("")).expect("a request");
+            let (seen, hints) = (seen.clone(), Arc::new(AtomicUsize::new(0)));
+            let count = Arc::clone(&hints);
+            let on_informational = squall_h3::OnInformational::new(move |hint| {
+                assert_eq!(hint.status(), 103);
+                assert_eq!(hint.headers()["link"], "</a.css>");
+                assert!(!hint.headers().contains_key("x-hop"));
+                count.fetch_add(1, Ordering::SeqCst);
+                seen.send(()).expect("the application waits");
+            });
+            request.extensions_mut().insert(on_informational);
+            let mut client = server.connect(version).await;
+            let response = client.send(request).await.expect("a response");
+            assert_eq!(all(response).await.2, "final", "{version:?}");
+            // hyper's server sends none.
+            let expected = usize::from(version == Version::Http3);
+            assert_eq!(hints.load(Ordering::SeqCst), expected, "{version:?}");
+        }
+    });
+}
+
 #[test]
 fn a_body_of_known_length_keeps_it() {
     let application = Application::start(|visit, _| {

@@ -24,7 +24,7 @@ use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
-use squall_h3::Early;
+use squall_h3::{Early, Informational};
 use tokio::time::sleep;
 
 pub(crate) use self::upstream::Address;
@@ -114,6 +114,7 @@ impl Proxy {
             // `:authority` carries it there.
             head.headers.remove(HOST);
         }
+        let informational = head.extensions.remove::<Informational>();
         let limit = self.0.timeouts.response;
         if let Some(upgrade) = upgrade {
             // Data from the client belongs to the tunnel.
@@ -121,6 +122,9 @@ impl Proxy {
                 Ok(response) => upgrade.finish(response, body, peer, limit),
                 Err(status) => short(status),
             };
+        }
+        if let Some(informational) = informational {
+            pass_on(informational, &mut head);
         }
         match self.exchange(head, body, host, &peer).await {
             Ok(response) if response.status().is_informational() => short(StatusCode::BAD_GATEWAY),
@@ -164,6 +168,26 @@ impl Proxy {
         let response = inner.wait(request, host, &progress).await;
         response.map_err(|lost| progress.fault().unwrap_or_else(|| lost.status()))
     }
+}
+
+/// Has the informational responses to a request passed on to its client (RFC 9110 §15.2).
+fn pass_on(informational: Informational, head: &mut Parts) {
+    // It is an extension of a whole request.
+    let mut request = Request::from_parts(head.clone(), ());
+    hyper::ext::on_informational(&mut request, move |response| {
+        // This server sends the client its own 100, when the application takes the body.
+        if response.status() == StatusCode::CONTINUE {
+            return;
+        }
+        let mut headers = response.headers().clone();
+        fields::to_client(&mut headers);
+        let mut copy = Response::new(());
+        *copy.status_mut() = response.status();
+        *copy.headers_mut() = headers;
+        // A client that accepts no more gets the final response only.
+        let _ = informational.send(copy);
+    });
+    head.extensions = std::mem::take(request.extensions_mut());
 }
 
 /// The name by which the client calls this server. Over HTTP/1.1 it may be empty.
