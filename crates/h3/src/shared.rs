@@ -12,7 +12,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Config;
 use crate::error::{Code, Error};
-use crate::frame::{close_frame, kind, open_frame};
+use crate::frame::{close_frame, kind, open_frame, stream_type};
 use crate::lock::lock;
 use crate::message::Malformed;
 use crate::priority::Wish;
@@ -235,13 +235,19 @@ impl Shared {
                 encoder,
                 instructions,
             } = &mut *outgoing;
-            encoder.encode(stream.0, fields, out);
-            if is_too_large(size) {
-                encoder.withdraw();
-            }
-            if !instructions.take(encoder.instructions()) {
-                drop(outgoing);
-                self.wake_driver();
+            if instructions.is_flowing() {
+                encoder.encode(stream.0, fields, out);
+                if is_too_large(size) {
+                    encoder.withdraw();
+                }
+                if !instructions.take(encoder.instructions()) {
+                    drop(outgoing);
+                    self.wake_driver();
+                }
+            } else {
+                // RFC 9204 §2.1.3: a section that depends on instructions which are held back may
+                // wait for ever, for example at a peer that allows no unidirectional streams.
+                encode_static(fields, out);
             }
         }
         self.mark(Stage::Qpack);
@@ -332,14 +338,16 @@ impl Shared {
         lock(&self.outgoing).encoder.on_decoder_stream(data)
     }
 
-    /// The QPACK streams to the peer are open.
-    pub(crate) fn open_qpack(&self, encoder: Option<SendStream>, decoder: Option<SendStream>) {
-        if let Some(send) = encoder {
-            lock(&self.outgoing).instructions.send = Some(send);
-        }
-        if let Some(send) = decoder {
-            lock(&self.incoming).instructions.send = Some(send);
-        }
+    /// The stream for the encoder's instructions is open.
+    pub(crate) fn open_encoder_stream(&self, send: SendStream) {
+        let instructions = &mut lock(&self.outgoing).instructions;
+        instructions.open(send, stream_type::QPACK_ENCODER);
+    }
+
+    /// The stream for the decoder's instructions is open.
+    pub(crate) fn open_decoder_stream(&self, send: SendStream) {
+        let instructions = &mut lock(&self.incoming).instructions;
+        instructions.open(send, stream_type::QPACK_DECODER);
     }
 
     /// Writes what is waiting for the QPACK streams. For the driver, whose task is woken when there
@@ -531,6 +539,20 @@ impl Shared {
 }
 
 impl Instructions {
+    /// Begins the stream, with its type.
+    fn open(&mut self, send: SendStream, stream_type: u64) {
+        // A type of one byte. It waits as instructions do if the peer gives no credit yet.
+        self.waiting.insert(0, stream_type as u8);
+        self.send = Some(send);
+        self.flush(&mut Context::from_waker(Waker::noop()));
+    }
+
+    /// Whether instructions are sent as they are made.
+    #[inline]
+    fn is_flowing(&self) -> bool {
+        self.send.is_some() && self.waiting.is_empty()
+    }
+
     /// Takes instructions and writes as much as there is room for; `false` if the driver has to
     /// flush the rest.
     #[inline]

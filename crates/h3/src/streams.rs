@@ -232,13 +232,10 @@ impl Streams {
                 self.flush(cx);
                 continue;
             }
-            // A byte for which there is always room, as the stream is new. A peer that allows none
-            // gets no instructions either.
-            let _ = send.poll_write(cx, &[*stream_type as u8]);
             if *stream_type == stream_type::QPACK_DECODER {
-                self.shared.open_qpack(None, Some(send));
+                self.shared.open_decoder_stream(send);
             } else {
-                self.shared.open_qpack(Some(send), None);
+                self.shared.open_encoder_stream(send);
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use http_body::Body as _;
 use http_body_util::channel::{Channel, Sender};
 
 use crate::common::{ANY_PORT, Serve, Site, get, read, response, start, within};
-use squall::Endpoint;
+use squall::{Endpoint, TransportConfig};
 use squall_h3::server::Peer;
 use squall_h3::{Body, Config, Error, Informational, OnInformational, server};
 
@@ -49,6 +49,33 @@ async fn a_request_is_answered() {
                 read(response.into_body()).await.unwrap(),
                 expected.as_bytes()
             );
+        }
+    }
+}
+
+/// Such a peer breaks RFC 9114 §6.2. Instructions of this end's QPACK encoder cannot be sent to it,
+/// so no section may depend on them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_allows_no_unidirectional_streams() {
+    let none = || TransportConfig::default().max_concurrent_uni_streams(0);
+    for (server, client) in [
+        (none(), TransportConfig::default()),
+        (TransportConfig::default(), none()),
+    ] {
+        let site = Site::with(server);
+        start(&site, Config::new(), false, |request| async move {
+            let mut response = response("");
+            *response.headers_mut() = request.headers().clone();
+            response
+        });
+        let connection = site.connection_with(client).await;
+        let client = squall_h3::client::handshake(connection);
+        for _ in 0..10 {
+            let mut request = get("/");
+            let value = "the same in each message".parse().unwrap();
+            request.headers_mut().insert("x-recurs", value);
+            let response = within(client.send(request)).await.unwrap();
+            assert!(response.headers().contains_key("x-recurs"));
         }
     }
 }
