@@ -47,6 +47,7 @@ impl Words for Service {
         let name = request.metadata().get("x-name").cloned();
         match &*request.into_inner().text {
             "" => Err(Status::invalid_argument("no text: ü")),
+            "wait" => std::future::pending().await,
             given => {
                 let mut response = Response::new(text(format!("{given} {given}")));
                 if let Some(name) = name {

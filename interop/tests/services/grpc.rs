@@ -1,11 +1,14 @@
 //! The gRPC service of the example, with all four kinds of methods.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::http::Uri;
 use futures_util::stream;
 use squall_h3::server::Builder;
 use tonic::Request;
 
+use crate::channel::{Channel, keep_deadline};
 use crate::servers::{http2, http3, within};
 use crate::words::{Service, WordsClient, WordsServer, text};
 
@@ -97,4 +100,31 @@ async fn a_tonic_service_answers_as_over_http2() {
         assert_eq!(told(client).await, expected);
     }
     assert_eq!(expected.len(), 13, "{expected:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deadlines_and_the_statuses_of_a_lost_connection() {
+    let routes = tonic::service::Routes::new(WordsServer::new(Service)).into_axum_router();
+    let routes = routes.layer(axum::middleware::from_fn(keep_deadline));
+    let (requests, [_client, server]) = http3(Builder::new(), routes).await;
+    let origin = Uri::from_static("https://localhost");
+    let late = || {
+        let mut request = Request::new(text("wait"));
+        request.set_timeout(Duration::from_millis(100));
+        request
+    };
+    // At the server, and at the client.
+    let mut bare = WordsClient::with_origin(requests.clone(), origin.clone());
+    let status = within(bare.one(late())).await.expect_err("too late");
+    assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+    let mut client = WordsClient::with_origin(Channel(requests), origin);
+    let status = within(client.one(late())).await.expect_err("too late");
+    assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+
+    let mut waiting = client.clone();
+    let waiting = tokio::spawn(async move { waiting.one(text("wait")).await });
+    within(client.one(text("here"))).await.expect("an answer");
+    server.close(0x10c, b"");
+    let status = within(waiting).await.expect("no panic").expect_err("lost");
+    assert_eq!(status.code(), tonic::Code::Unavailable);
 }

@@ -2,6 +2,8 @@
 //! and over HTTP/2 with hyper: their responses are equal.
 
 mod axum_application;
+#[path = "../../examples/grpc/channel.rs"]
+mod channel;
 mod grpc;
 mod servers;
 #[path = "../../examples/grpc/words.rs"]
