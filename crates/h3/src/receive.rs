@@ -107,6 +107,16 @@ impl MessageReader {
         &self.undecoded.shared
     }
 
+    /// The beginning of the stream, which has been read elsewhere.
+    pub(crate) fn begin_with(&mut self, chunk: Bytes) {
+        self.frames.push(chunk);
+    }
+
+    /// The stream is not a message: nothing of it will have to be decoded.
+    pub(crate) fn is_no_message(&mut self) {
+        self.undecoded.armed = false;
+    }
+
     /// The body's length, as announced in the head.
     pub(crate) fn set_content_length(&mut self, length: Option<u64>) {
         self.left = length;

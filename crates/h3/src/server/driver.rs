@@ -25,6 +25,7 @@ use tokio::time::Sleep;
 use super::exchange::{Exchange, How};
 use super::hints::Hints;
 use super::peer::Peer;
+use super::raw::{Opening, RawStream, RawStreams};
 use super::reply::Reply;
 use super::trace;
 use crate::body::{ActiveGuard, Body, Fault, broken};
@@ -88,6 +89,7 @@ pub(super) struct Driver<S: HttpService> {
     streams: Streams,
     accept: AcceptBi,
     immediate: Option<Immediate>,
+    raw: Option<RawStreams>,
     service: S,
     place: Place,
     /// Memory for the exchange that is polled at once.
@@ -115,12 +117,14 @@ impl<S: HttpService> Driver<S> {
         shared: Arc<Shared>,
         service: S,
         immediate: Option<Immediate>,
+        raw: Option<RawStreams>,
         place: Place,
     ) -> Self {
         Self {
             streams: Streams::new(Arc::clone(&shared)),
             accept: shared.connection.accept_bi(),
             immediate,
+            raw,
             service,
             place,
             slot: Box::pin(None),
@@ -191,7 +195,7 @@ impl<S: HttpService> Driver<S> {
                         continue;
                     }
                     self.next_id = self.next_id.max(id + 4);
-                    self.begin(HeadReader::new(send, recv, &self.shared));
+                    self.begin(HeadReader::new(send, recv, self.raw.clone(), &self.shared));
                 }
                 Poll::Ready(Err(reason)) => return Err(Ended::Closed(reason)),
                 Poll::Pending => return Ok(()),
@@ -407,6 +411,8 @@ impl Arrived {
 struct HeadReader {
     reader: MessageReader,
     send: SendStream,
+    /// While the stream may turn out to be none of a request.
+    opening: Option<(Opening, RawStreams)>,
     /// The encoded head, which may wait for the dynamic table.
     block: Option<Bytes>,
     /// Whether a PRIORITY_UPDATE arrived before the stream.
@@ -426,10 +432,17 @@ enum Next {
     },
     /// The stream is one of this WebTransport session; these are its first bytes.
     WebTransport(u64, Bytes),
+    /// The stream is none of HTTP/3; these are its first bytes after the type.
+    Raw(RawStreams, Bytes),
 }
 
 impl HeadReader {
-    fn new(mut send: SendStream, recv: RecvStream, shared: &Arc<Shared>) -> Self {
+    fn new(
+        mut send: SendStream,
+        recv: RecvStream,
+        raw: Option<RawStreams>,
+        shared: &Arc<Shared>,
+    ) -> Self {
         send.set_drop_code(Code::H3_INTERNAL_ERROR.0);
         let priority = shared.take_priority(send.id());
         if let Some(priority) = priority {
@@ -438,6 +451,7 @@ impl HeadReader {
         Self {
             reader: MessageReader::new(recv, Arc::clone(shared)),
             send,
+            opening: raw.map(|raw| (Opening::new(raw.kind), raw)),
             block: None,
             has_priority: priority.is_some(),
         }
@@ -449,6 +463,12 @@ impl HeadReader {
         cx: &mut Context<'_>,
         immediate: Option<&Immediate>,
     ) -> Poll<Result<Next, Broken>> {
+        if let Some((opening, _)) = &mut self.opening {
+            let first = ready!(opening.poll(&mut self.reader, cx))?;
+            if let (Some(first), Some((_, raw))) = (first, self.opening.take()) {
+                return Poll::Ready(Ok(Next::Raw(raw, first)));
+            }
+        }
         let block = match &self.block {
             Some(block) => block,
             None => match ready!(self.reader.poll_part(cx))? {
@@ -505,6 +525,19 @@ impl HeadReader {
                 let shared = Arc::clone(self.reader.shared());
                 let arrival = Arrival::Bi(self.send, self.reader.recv, first);
                 shared.tunnels.route(session, arrival);
+                None
+            }
+            Ok(Next::Raw(raw, first)) => {
+                self.reader.is_no_message();
+                let shared = Arc::clone(self.reader.shared());
+                let stream = RawStream {
+                    connection: shared.connection.clone(),
+                    send: self.send,
+                    recv: self.reader.recv,
+                    first,
+                };
+                // If this panics, the stream is dropped, which resets it.
+                let _ = shared.call(|| catch_unwind(AssertUnwindSafe(|| (raw.take)(stream))));
                 None
             }
             Err(why) => {

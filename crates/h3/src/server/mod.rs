@@ -8,6 +8,7 @@ mod driver;
 mod exchange;
 mod hints;
 mod peer;
+mod raw;
 mod reply;
 mod trace;
 
@@ -22,6 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 pub use peer::Peer;
+pub use raw::RawStream;
 pub use reply::Reply;
 
 use crate::config::Config;
@@ -30,6 +32,7 @@ use crate::message::RequestHead;
 use crate::service::HttpService;
 use crate::shared::{OnSendTimeout, Shared};
 use driver::{Driver, Immediate, Place};
+use raw::RawStreams;
 
 /// Serves every connection of `endpoint` with `service`, until the endpoint is closed:
 /// [`Builder::serve`] with the defaults.
@@ -51,6 +54,7 @@ pub struct Builder {
     config: Config,
     on_worker: bool,
     immediate: Option<Immediate>,
+    raw: Option<RawStreams>,
     on_send_timeout: Option<OnSendTimeout>,
 }
 
@@ -92,6 +96,27 @@ impl Builder {
         self
     }
 
+    /// Passes bidirectional streams of clients that begin with `frame_type`, instead of with the
+    /// frames of a request, to `take`: extensions of HTTP/3 (RFC 9114 §9) such as hysteria's 0x401
+    /// use them next to requests. The rest of such a stream is the application's alone. Choose a
+    /// type that HTTP/3 does not define, and beware that any client can open such streams: whether
+    /// it may is for the application to decide, for example by what its requests have shown.
+    ///
+    /// `take` runs where the connection is driven and must not block; it may spawn a task. A
+    /// graceful end does not wait for these streams. For datagrams without the format of RFC 9297,
+    /// leave [`Config::datagrams`](crate::Config::datagrams) off and use the connection's own.
+    #[must_use]
+    pub fn raw_streams<F>(mut self, frame_type: u64, take: F) -> Self
+    where
+        F: Fn(RawStream) + Send + Sync + 'static,
+    {
+        self.raw = Some(RawStreams {
+            kind: frame_type,
+            take: Arc::new(take),
+        });
+        self
+    }
+
     /// Calls `call` for each response that is abandoned because the client accepts no more of it;
     /// see [`Config::send_timeout`]. `call` must not block.
     #[must_use]
@@ -127,7 +152,7 @@ impl Builder {
         };
         let mut shared = Shared::new(connection, true, self.config);
         shared.on_send_timeout = self.on_send_timeout;
-        let driver = Driver::new(Arc::new(shared), service, self.immediate, place);
+        let driver = Driver::new(Arc::new(shared), service, self.immediate, self.raw, place);
         ServeConnection(driver)
     }
 }

@@ -13,10 +13,10 @@ use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::channel::{Channel, Sender};
 
-use crate::common::{ANY_PORT, Serve, Site, get, read, response, start, within};
+use crate::common::{ANY_PORT, Serve, Site, builder, get, read, response, start, within};
 use squall::{Endpoint, TransportConfig};
 use squall_h3::server::Peer;
-use squall_h3::{Body, Config, Error, Informational, OnInformational, server};
+use squall_h3::{Body, Code, Config, Error, Informational, OnInformational, server};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_answered() {
@@ -76,6 +76,48 @@ async fn a_peer_that_allows_no_unidirectional_streams() {
             request.headers_mut().insert("x-recurs", value);
             let response = within(client.send(request)).await.unwrap();
             assert!(response.headers().contains_key("x-recurs"));
+        }
+    }
+}
+
+/// However the type is split, streams of it bypass the service, and all others do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn raw_streams_next_to_requests() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let builder = builder(on_worker).raw_streams(0x401, |mut raw| {
+            tokio::spawn(async move {
+                let mut all = raw.first.to_vec();
+                all.extend(raw.recv.read_to_end(1 << 20).await.unwrap());
+                raw.send.write_all(&all).await.unwrap();
+                raw.send.finish().unwrap();
+            });
+        });
+        let answer = Serve(|_| async { response("an answer") });
+        tokio::spawn(builder.serve(site.endpoint.clone(), answer).into_future());
+        let client = site.client().await;
+        for split in 0..4 {
+            let (mut send, mut recv) = client.connection().open_bi().await.unwrap();
+            let (before, after) = b"\x44\x01raw".split_at(split);
+            send.write_all(before).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            send.write_all(after).await.unwrap();
+            send.finish().unwrap();
+            assert_eq!(within(recv.read_to_end(10)).await.unwrap(), b"raw");
+            let response = within(client.send(get("/"))).await.unwrap();
+            assert_eq!(read(response.into_body()).await.unwrap(), b"an answer");
+        }
+        // Another unknown type, and none.
+        for (bytes, code) in [
+            (&b"\x44\x02\0"[..], Code::H3_REQUEST_INCOMPLETE),
+            (b"", Code::H3_REQUEST_INCOMPLETE),
+        ] {
+            let (mut send, mut recv) = client.connection().open_bi().await.unwrap();
+            send.write_all(bytes).await.unwrap();
+            send.finish().unwrap();
+            let reset = within(recv.read_to_end(10)).await.unwrap_err();
+            let reset = format!("{reset:?}");
+            assert!(reset.contains(&code.0.to_string()), "{reset}");
         }
     }
 }
