@@ -171,7 +171,7 @@ impl Streams {
 
     /// Our streams may not end (RFC 9114 §6.2.1, RFC 9204 §4.2).
     fn check_own(&mut self) -> Result<(), Ended> {
-        // The futures are not polled with the driver's waker: that would take three locks each time.
+        // Not with the driver's waker, as that would take three locks in each poll.
         if !self.shared.take_stopped() {
             return Ok(());
         }

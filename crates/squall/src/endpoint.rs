@@ -114,6 +114,7 @@ impl Drop for Inner {
             // Refused only by a worker that has ended.
             worker.shared.command(Command::Detach);
         }
+        self.common.on_detach();
     }
 }
 
@@ -437,6 +438,31 @@ impl Endpoint {
             }
             idle.await;
         }
+    }
+
+    /// A future that waits until the endpoint's sockets are closed, so that its port can be bound
+    /// again. They close once all handles of the endpoint are dropped and no connection is left;
+    /// handles of connections that have ended do not keep them open. The future is no handle: take
+    /// it, call [`shutdown`](Self::shutdown), drop the endpoint, then await it. Cancel-safe.
+    ///
+    /// Duplicates of the sockets are not waited for: one that was passed to
+    /// [`Builder::sockets`], or that another process has taken over.
+    ///
+    /// ```no_run
+    /// # use squall::{Endpoint, ServerConfig};
+    /// # async fn restart(endpoint: Endpoint, config: ServerConfig) -> std::io::Result<()> {
+    /// let address = endpoint.local_addr()?;
+    /// let closed = endpoint.sockets_closed();
+    /// endpoint.shutdown(0, b"").await;
+    /// drop(endpoint);
+    /// closed.await;
+    /// let endpoint = Endpoint::server(address, config)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sockets_closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let common = Arc::clone(&self.0.common);
+        async move { common.sockets_closed().await }
     }
 
     /// The counters of all workers since the endpoint was built, summed.

@@ -432,6 +432,7 @@ async fn waits_that_change_nothing_leave_nothing() {
         assert!(canceller.once(send.stopped()).await.is_none());
         assert!(canceller.once(pair.server.worker_ended()).await.is_none());
         assert!(canceller.once(pair.server.wait_idle()).await.is_none());
+        assert!(canceller.once(pair.server.sockets_closed()).await.is_none());
         assert!(canceller.once(pair.server.accept()).await.is_none());
         canceller.let_go().await;
     }

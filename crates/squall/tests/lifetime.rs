@@ -744,3 +744,36 @@ async fn handshake_data_does_not_wait_for_the_handshake() {
     relaying.abort();
     drop(connecting);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_can_be_bound_again_although_handles_of_connections_are_kept() {
+    for (workers, on_runtime) in [(1, false), (3, false), (1, true)] {
+        let config = TransportConfig::default;
+        let pair = Pair::with(config(), config(), |builder| match on_runtime {
+            true => builder.on_runtime(tokio::runtime::Handle::current()),
+            false => builder.workers(workers),
+        })
+        .await;
+        let Pair {
+            near, far, server, ..
+        } = pair;
+        let address = server.local_addr().unwrap();
+        let (closed, not_closed) = (server.sockets_closed(), server.sockets_closed());
+        let later = server.sockets_closed();
+        let accepting = server.accept();
+        within(server.shutdown(0, b"")).await;
+        drop(server);
+        // It counts as a handle of the endpoint.
+        let early = tokio::time::timeout(Duration::from_millis(50), not_closed).await;
+        early.unwrap_err();
+        drop(accepting);
+        within(closed).await;
+        let _again = Endpoint::client(address).unwrap();
+        // After the fact.
+        within(later).await;
+        assert!(far.close_reason().is_some());
+        assert!(far.stats().packets_sent > 0);
+        far.close(0, b"");
+        drop((near, far));
+    }
+}

@@ -97,13 +97,10 @@ async fn an_endpoint_works_on_a_socket_that_it_is_given() {
     // The port is free again when the endpoint is gone.
     drop(near);
     within(server.shutdown(0, b"")).await;
+    let closed = server.sockets_closed();
     drop((server, far));
-    within(async {
-        while UdpSocket::bind(address).is_err() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    within(closed).await;
+    UdpSocket::bind(address).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
@@ -182,6 +182,12 @@ pub(crate) struct Common {
     pub(crate) on_runtime: bool,
     /// Notified when the endpoint is closed.
     closed: Notify,
+    /// Who may still use the sockets: the endpoint's handles, which count as one, and each worker.
+    /// Connections' handles do not count.
+    socket_users: AtomicUsize,
+    are_sockets_closed: AtomicBool,
+    /// Notified when they are.
+    sockets_closed: Notify,
     /// Locked while the application waits for a successor. Holds the tasks that receive what the
     /// last successor forwards; they end with it.
     #[cfg(target_os = "linux")]
@@ -223,6 +229,9 @@ impl Common {
             receive_coalescing: settings.receive_coalescing,
             on_runtime: settings.runtime.is_some(),
             closed: Notify::new(),
+            socket_users: AtomicUsize::new(1),
+            are_sockets_closed: AtomicBool::new(false),
+            sockets_closed: Notify::new(),
             #[cfg(target_os = "linux")]
             handover: tokio::sync::Mutex::default(),
             owns_port: AtomicBool::new(links.is_empty()),
@@ -276,6 +285,22 @@ impl Common {
             accept.closed && !accept.is_handed_over
         };
         if !is_closed() {
+            closed.await;
+        }
+    }
+
+    /// The last handle of the endpoint is gone: no worker is started any more.
+    pub(crate) fn on_detach(&self) {
+        self.release_sockets();
+    }
+
+    /// Waits until the sockets are closed. Cancel-safe.
+    pub(crate) async fn sockets_closed(&self) {
+        let closed = self.sockets_closed.notified();
+        let mut closed = std::pin::pin!(closed);
+        // Registered before the check, so that no notification is missed.
+        closed.as_mut().enable();
+        if !self.are_sockets_closed.load(Ordering::Acquire) {
             closed.await;
         }
     }
@@ -351,6 +376,18 @@ impl Common {
         self.begun.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// One of the sockets' users is gone. The last one closes them.
+    fn release_sockets(&self) {
+        if self.socket_users.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let sockets = lock(&self.sockets).close();
+        // Not under the lock: a carrier's drop is the application's code.
+        drop(sockets);
+        self.are_sockets_closed.store(true, Ordering::Release);
+        self.sockets_closed.notify_waiters();
+    }
+
     /// A worker has started.
     pub(crate) fn on_worker_start(&self) {
         lock(&self.accept).running += 1;
@@ -389,6 +426,22 @@ impl Common {
         let wakers = accept.end_waiters.take();
         drop(accept);
         wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A worker's use of the sockets.
+pub(super) struct SocketUse(Arc<Common>);
+
+impl SocketUse {
+    pub(super) fn new(common: &Arc<Common>) -> Self {
+        common.socket_users.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(common))
+    }
+}
+
+impl Drop for SocketUse {
+    fn drop(&mut self) {
+        self.0.release_sockets();
     }
 }
 

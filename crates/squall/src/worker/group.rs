@@ -140,6 +140,12 @@ impl SocketGroup {
         group
     }
 
+    /// Takes the sockets out, to be closed.
+    pub(crate) fn close(&mut self) -> Vec<Arc<Socket>> {
+        let members = self.members.iter_mut();
+        members.filter_map(|member| member.socket.take()).collect()
+    }
+
     /// The address of all sockets.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address

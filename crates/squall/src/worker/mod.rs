@@ -43,6 +43,7 @@ mod totals;
 mod transmit;
 mod waiters;
 
+use common::SocketUse;
 pub(crate) use common::{AcceptPlace, Common};
 pub use counters::EndpointStats;
 pub(crate) use drive::{mark_task, spawn, spawn_for};
@@ -166,6 +167,8 @@ pub(crate) struct Worker {
     /// Whether new connections are refused.
     closing: bool,
     detached: bool,
+    // The last field, and so dropped after the socket.
+    _socket_use: SocketUse,
 }
 
 impl Worker {
@@ -177,6 +180,7 @@ impl Worker {
         to_wake: ToWake,
     ) -> Self {
         let now = shared.clock.now();
+        let socket_use = SocketUse::new(&shared.common);
         let reports = Reports::new(&shared);
         let held = Held::new(shared.common.held_bytes, shared.common.held_bytes_of_one);
         let longest_nap = match shared.on_shared_runtime() {
@@ -229,6 +233,7 @@ impl Worker {
             moving: Moving::default(),
             closing: false,
             detached: false,
+            _socket_use: socket_use,
         }
     }
 
