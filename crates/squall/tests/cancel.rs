@@ -711,7 +711,14 @@ fn futures_of_the_crate() -> BTreeSet<String> {
             }
             if let Some(rest) = line.strip_prefix("impl ") {
                 owner = word(rest);
-            } else if let Some(rest) = line.strip_prefix("    pub async fn ") {
+                docs.clear();
+                continue;
+            }
+            let is_future = |rest: &&str| rest.contains("-> impl Future<");
+            let anonymous = line.strip_prefix("    pub async fn ");
+            let anonymous =
+                anonymous.or_else(|| line.strip_prefix("    pub fn ").filter(is_future));
+            if let Some(rest) = anonymous {
                 let name = format!("{owner}::{}", word(rest));
                 let told = ["ancel", "dropped"].iter().any(|word| docs.contains(word));
                 assert!(told, "{name} does not say what dropping its future does");
