@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_available_kernel_is_known_and_is_chosen_only_for_suites_it_has() {
+    fn available_kernels_have_names_and_are_chosen_only_for_suites_they_support() {
         for kind in kernels_available() {
             assert!(KernelKind::ALL.contains(&kind), "{kind:?}");
         }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_not_fit_is_told_with_those_that_do() {
+    fn an_unsuitable_kernel_is_reported_with_the_suitable_ones() {
         assert_eq!(
             named("PORTABLE", Suite::Aes128Gcm).ok(),
             Some(KernelKind::Portable)
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn wishes_are_told_apart() {
+    fn unknown_and_unavailable_kernel_requests_are_distinguished() {
         use KernelKind::{Portable, Vaes256};
         let here = [Portable, Vaes256];
         assert_eq!(Wish::of("", &here), Wish::None);

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_crypto_library_is_the_one_that_makes_keys() {
+    fn the_reported_crypto_library_is_the_one_in_use() {
         let keys = format!("{:?}", squall::provider().key_provider).to_lowercase();
         assert_eq!(keys, CRYPTO_LIBRARY.replace('-', ""));
     }

@@ -131,7 +131,7 @@ fn the_table_has_a_row_for_every_suite_direction_batch_and_size() {
 }
 
 #[test]
-fn the_tables_are_printed_for_people() {
+fn the_tables_are_printed_as_text() {
     let output = squall(
         Some("portable"),
         &[
@@ -210,7 +210,7 @@ fn the_plot_is_an_svg_with_two_lines_for_every_batch_and_direction() {
 }
 
 #[test]
-fn the_ablation_compares_the_ways_with_the_aead_alone() {
+fn the_ablation_compares_each_variant_with_the_aead_alone() {
     let args = [
         "bench",
         "protect",
@@ -249,7 +249,7 @@ fn the_ablation_compares_the_ways_with_the_aead_alone() {
 }
 
 #[test]
-fn the_kernels_of_vector_aes_have_the_fused_ways() {
+fn vector_aes_kernels_have_the_fused_variants() {
     let doctor = json(None, &["doctor", "--json"]);
     let kernels = doctor["kernels"].as_array().expect("kernels");
     for kernel in kernels {
@@ -278,7 +278,7 @@ fn the_kernels_of_vector_aes_have_the_fused_ways() {
 }
 
 #[test]
-fn a_way_that_a_cell_does_not_have_is_named() {
+fn a_variant_that_a_row_lacks_is_named() {
     let args = [
         "bench",
         "protect",
@@ -305,7 +305,7 @@ fn a_way_that_a_cell_does_not_have_is_named() {
 }
 
 #[test]
-fn threads_are_a_share_of_one_alone() {
+fn each_thread_is_reported_as_a_share_of_a_single_thread() {
     let report = json(
         None,
         &[
@@ -337,7 +337,7 @@ fn threads_are_a_share_of_one_alone() {
 }
 
 #[test]
-fn a_mixed_load_is_measured_for_every_kernel_that_has_the_suite() {
+fn a_mixed_load_is_measured_for_every_kernel_that_supports_the_suite() {
     let doctor = json(None, &["doctor", "--json"]);
     let able: Vec<&str> = doctor["kernels"]
         .as_array()
@@ -375,7 +375,7 @@ fn a_mixed_load_is_measured_for_every_kernel_that_has_the_suite() {
 }
 
 #[test]
-fn a_kernel_that_does_not_do_is_told_in_one_line() {
+fn an_unsuitable_kernel_is_reported_in_one_line() {
     let line = failure(&["bench", "protect", "--kernel", "turbo"]);
     assert!(
         line.contains("turbo") && line.contains("portable"),
@@ -390,7 +390,7 @@ fn a_kernel_that_does_not_do_is_told_in_one_line() {
 }
 
 #[test]
-fn what_makes_no_sense_together_is_refused() {
+fn conflicting_options_are_rejected() {
     let line = failure(&["bench", "protect", "--mixed", "0.1", "--sizes", "64,1450"]);
     assert!(line.contains("--sizes"), "{line}");
     let line = failure(&[
@@ -417,7 +417,7 @@ fn what_makes_no_sense_together_is_refused() {
 }
 
 #[test]
-fn the_environment_chooses_the_kernel_and_is_told_when_it_cannot() {
+fn squall_cpu_chooses_the_kernel_and_a_wrong_value_is_reported() {
     let quick = [
         "bench",
         "protect",
@@ -444,7 +444,7 @@ fn the_environment_chooses_the_kernel_and_is_told_when_it_cannot() {
 }
 
 #[test]
-fn the_doctor_tells_of_the_network_and_what_it_is_worth() {
+fn the_doctor_reports_the_network_and_the_cost_of_each_problem() {
     let report = json(None, &["doctor", "--json"]);
     assert!(
         report["cores"]["usable"]
@@ -489,7 +489,7 @@ fn the_doctor_tells_of_the_network_and_what_it_is_worth() {
 }
 
 #[test]
-fn the_doctor_tells_what_is_there_and_what_was_chosen() {
+fn the_doctor_reports_available_and_chosen_kernels() {
     let report = json(None, &["doctor", "--json"]);
     assert!(report["cpu"]["architecture"].is_string() && report["cpu"]["cores"].is_u64());
     let choices = report["choices"].as_array().expect("choices");

@@ -36,7 +36,7 @@ fn veth(setup: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_device_without_segmentation_is_told_with_what_that_costs() {
+fn a_device_without_segmentation_is_reported_with_its_cost() {
     if std::env::var_os("SQUALL_WITHOUT_NAMESPACES").is_some() {
         eprintln!("NOT TESTED: this needs a network namespace");
         return;

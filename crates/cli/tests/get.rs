@@ -83,7 +83,7 @@ fn files_are_fetched_together() {
 }
 
 #[test]
-fn a_file_is_continued() {
+fn an_interrupted_download_is_resumed() {
     let folder = Folder::new();
     folder.write("whole", bytes(100_000));
     let part = folder.write("part", &bytes(100_000)[..30_000]);
@@ -103,7 +103,7 @@ fn a_file_is_continued() {
 }
 
 #[test]
-fn heads_and_failures_are_told_as_by_curl() {
+fn heads_and_failures_are_reported_as_by_curl() {
     let folder = Folder::new();
     folder.write("page.html", "a page");
     let (_server, url) = serve(&folder, &[]);
@@ -133,7 +133,7 @@ fn heads_and_failures_are_told_as_by_curl() {
 }
 
 #[test]
-fn redirects_are_followed_if_asked() {
+fn redirects_are_followed_on_request() {
     let folder = Folder::new();
     std::fs::create_dir(format!("{}/folder", folder.path())).expect("a folder");
     folder.write("folder/index.html", "the index");
@@ -145,7 +145,7 @@ fn redirects_are_followed_if_asked() {
 }
 
 #[test]
-fn a_server_without_http3_is_asked_by_http2() {
+fn a_server_without_http3_is_asked_over_http2() {
     let folder = Folder::new();
     folder.write("page", "a page");
     let (_server, url) = serve(&folder, &["--no-h3"]);
@@ -186,7 +186,7 @@ fn a_silent_server_is_given_up() {
 }
 
 #[test]
-fn errors_show_no_password() {
+fn errors_do_not_show_passwords() {
     let silent = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let at = silent.local_addr().expect("an address");
     let secret = format!("https://user:secret@{at}/");
@@ -208,7 +208,7 @@ fn assert_left(server: Server) {
 }
 
 #[test]
-fn connections_end_when_writing_fails() {
+fn connections_are_closed_when_writing_fails() {
     let folder = Folder::new();
     folder.write("large", bytes(50_000_000));
     let (server, url) = serve(&folder, &["--grace-period", "30"]);
@@ -224,7 +224,7 @@ fn connections_end_when_writing_fails() {
 }
 
 #[test]
-fn connections_end_with_an_interrupt() {
+fn connections_are_closed_on_interrupt() {
     let folder = Folder::new();
     folder.write("large", bytes(50_000_000));
     let (server, url) = serve(&folder, &["--grace-period", "30"]);
@@ -243,7 +243,7 @@ fn connections_end_with_an_interrupt() {
 }
 
 #[test]
-fn wrong_arguments_are_named() {
+fn wrong_arguments_are_named_in_the_error() {
     for (args, named) in [
         (&["http://localhost/"][..], "https://"),
         (&["-o", "a", "-o", "b", "https://localhost/"], "-o"),

@@ -16,7 +16,7 @@ fn assert_figures(report: &serde_json::Value, contender: &str) {
 }
 
 #[test]
-fn the_controls_alone_give_their_figures() {
+fn the_controls_can_be_measured_alone() {
     let report = json(&[
         "perf", "--only", "tcp", "--only", "tls-tcp", "-t", "0.5", "--rounds", "1", "--json",
     ]);
@@ -29,7 +29,7 @@ fn the_controls_alone_give_their_figures() {
 }
 
 #[test]
-fn all_contenders_give_figures_ratios_and_stages_that_sum_to_the_thread() {
+fn all_contenders_report_figures_ratios_and_stages_that_sum_to_the_thread() {
     let report = json(&["perf", "-n", "2M", "-s", "2", "--rounds", "2", "--json"]);
     for contender in ["quic", "tls_tcp", "tcp"] {
         assert_figures(&report, contender);
@@ -67,7 +67,7 @@ fn all_contenders_give_figures_ratios_and_stages_that_sum_to_the_thread() {
 }
 
 #[test]
-fn a_timed_measurement_ends_in_time() {
+fn a_timed_measurement_ends_on_time() {
     let begin = std::time::Instant::now();
     let report = json(&["perf", "-t", "0.4", "--rounds", "2", "--json"]);
     assert!(begin.elapsed().as_secs() < 20);
@@ -91,7 +91,7 @@ fn digests_are_equal_at_both_ends() {
 }
 
 #[test]
-fn the_table_is_printed_for_people() {
+fn the_table_is_printed_as_text() {
     let output = squall(&["perf", "-n", "1M", "--rounds", "1"]);
     let text = String::from_utf8(output.stdout).expect("text");
     for part in [
@@ -121,7 +121,7 @@ fn a_client_downloads_from_and_uploads_to_a_server() {
 }
 
 #[test]
-fn a_wrong_certificate_is_told_in_one_line() {
+fn a_wrong_certificate_is_reported_in_one_line() {
     let server = Server::start();
     // Whatever this system trusts, it does not include a certificate that was just generated.
     let line = failure(&[
@@ -135,7 +135,7 @@ fn a_wrong_certificate_is_told_in_one_line() {
 }
 
 #[test]
-fn a_busy_port_is_told_in_one_line() {
+fn a_busy_port_is_reported_in_one_line() {
     let taken = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();
     let line = failure(&["perf", "server", "--listen", &address]);
@@ -146,7 +146,7 @@ fn a_busy_port_is_told_in_one_line() {
 }
 
 #[test]
-fn an_unreachable_server_is_told_in_one_line() {
+fn an_unreachable_server_is_reported_in_one_line() {
     // Bound, but never answers.
     let silent = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let address = silent.local_addr().expect("bound").to_string();
@@ -168,7 +168,7 @@ fn an_unreachable_server_is_told_in_one_line() {
 }
 
 #[test]
-fn a_closed_port_is_told_in_one_line() {
+fn a_closed_port_is_reported_in_one_line() {
     // A socket connected to another one: the system refuses all other datagrams, and no other test
     // gets the port.
     let held = UdpSocket::bind("127.0.0.1:0").expect("a port");
@@ -185,7 +185,7 @@ fn a_closed_port_is_told_in_one_line() {
 
 /// The system reports that the port is closed, so there is no need to wait for the idle timeout.
 #[test]
-fn a_killed_server_is_noticed() {
+fn a_killed_server_is_detected_at_once() {
     for work in ["--download", "--upload", "--requests"] {
         let mut server = Server::start();
         let address = server.address();
@@ -216,7 +216,7 @@ fn a_killed_server_is_noticed() {
 
 /// A server that is only slow, or unreachable for a while, is waited for.
 #[test]
-fn a_silent_server_is_told_of_until_the_idle_timeout() {
+fn a_silent_server_is_reported_until_the_idle_timeout() {
     let server = Server::start();
     let address = server.address();
     let client = Command::new(env!("CARGO_BIN_EXE_squall"))
@@ -237,7 +237,7 @@ fn a_silent_server_is_told_of_until_the_idle_timeout() {
 }
 
 #[test]
-fn addresses_are_of_the_family_that_was_asked_for() {
+fn addresses_are_of_the_requested_family() {
     let server = Server::start();
     let address = server.address();
     let brief = |args: &[&str]| {
@@ -271,7 +271,7 @@ fn addresses_are_of_the_family_that_was_asked_for() {
 }
 
 #[test]
-fn a_server_listens_where_it_is_told_to() {
+fn a_server_listens_on_the_given_address() {
     for (args, host) in [
         (&["-4", "-p", "0"][..], "0.0.0.0:"),
         (&["-p", "0", "-B", "127.0.0.2"], "127.0.0.2:"),
@@ -326,7 +326,7 @@ fn wrong_arguments_end_with_code_2() {
 
 /// What `openssl req -x509` makes unless told otherwise.
 #[test]
-fn a_cas_certificate_is_told_from_one_that_is_not_trusted() {
+fn a_ca_certificate_used_by_a_server_is_distinguished_from_an_untrusted_one() {
     let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let key = rcgen::KeyPair::generate().expect("a key");
@@ -350,7 +350,7 @@ fn a_cas_certificate_is_told_from_one_that_is_not_trusted() {
 /// A lost report is not a success.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_is_told() {
+fn a_full_disk_is_reported() {
     let full = std::fs::File::options().write(true).open("/dev/full");
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_squall"))
         .args(["perf", "--only", "tcp", "-n", "1K", "--rounds", "1"])

@@ -5,7 +5,7 @@ mod common;
 use common::{Server, failure, json, squall};
 
 #[test]
-fn a_server_with_retry_answers_every_attempt_with_one() {
+fn a_server_with_retry_answers_every_attempt_with_a_retry() {
     for (args, retries) in [(&[][..], 0), (&["--retry"], 3)] {
         let server = Server::with(args);
         let address = server.address();
@@ -70,7 +70,7 @@ fn suites_are_mixed_by_connection_and_the_report_names_the_mix() {
 }
 
 #[test]
-fn the_server_meets_each_suite_of_a_mix() {
+fn the_server_sees_every_suite_of_a_mix() {
     // A server of one suite refuses the connections that offer another one.
     let server = Server::with(&["--suite", "chacha20"]);
     let address = server.address();
@@ -96,7 +96,7 @@ fn the_server_meets_each_suite_of_a_mix() {
 }
 
 #[test]
-fn a_mix_that_makes_no_sense_is_refused_in_a_line() {
+fn an_invalid_mix_is_rejected_in_one_line() {
     const MIX: &str = "aes128=1,chacha20=1";
     for (args, word) in [
         (&["perf", "--suite", MIX][..], "1 connection"),
@@ -137,7 +137,7 @@ fn a_connection_carries_a_hundred_thousand_streams_over_quic() {
 }
 
 #[test]
-fn an_ablation_says_what_each_technique_is_worth() {
+fn an_ablation_reports_the_gain_of_each_technique() {
     let report = json(&["perf", "--ablation", "-n", "20M", "--rounds", "1", "--json"]);
     let rows = report["rows"].as_array().expect("rows");
     let names: Vec<_> = rows

@@ -24,7 +24,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 #[test]
-fn http_costs_are_side_by_side_under_an_equal_load() {
+fn http_versions_are_compared_under_an_equal_load() {
     let folder = folder("perf-http");
     let output = Command::new(env!("CARGO_BIN_EXE_squall"))
         .args(["perf", "--http", "-t", "0.2", "--rounds", "1"])
@@ -135,7 +135,7 @@ fn http_costs_are_side_by_side_under_an_equal_load() {
 }
 
 #[test]
-fn http_takes_no_option_that_its_server_has_not() {
+fn http_rejects_options_that_its_server_lacks() {
     let line = failure(&["perf", "--http", "--no-gso", "--congestion", "bbr"]);
     assert!(
         line.contains("--no-gso") && line.contains("--congestion bbr"),

@@ -27,7 +27,7 @@ fn assert_latency(latency: &serde_json::Value) {
 }
 
 #[test]
-fn requests_give_their_rate_cpu_latency_and_stages() {
+fn requests_are_reported_with_rate_cpu_latency_and_stages() {
     let report = json(&[
         "perf",
         "--requests",
@@ -103,7 +103,7 @@ fn contenders(report: &serde_json::Value) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn large_requests_and_responses_do_not_make_the_controls_wait_for_each_other() {
+fn large_requests_and_responses_do_not_deadlock_the_controls() {
     // 20 at a time would be 4 MB up and 40 MB down: more than sockets hold.
     let report = json(&[
         "perf",
@@ -134,7 +134,7 @@ fn large_requests_and_responses_do_not_make_the_controls_wait_for_each_other() {
 }
 
 #[test]
-fn one_contender_alone_has_rows_alone() {
+fn a_single_contender_gets_rows_without_ratios() {
     let brief = ["-t", "0.2", "--rounds", "1"];
     let args = [
         &["perf", "--handshakes", "--only", "tls-tcp", "--json"],
@@ -177,7 +177,7 @@ fn one_contender_alone_has_rows_alone() {
 }
 
 #[test]
-fn handshakes_of_every_kind_are_what_they_are_called() {
+fn handshakes_are_of_the_kind_that_the_row_names() {
     let report = json(&[
         "perf",
         "--handshakes",
@@ -242,7 +242,7 @@ fn a_client_measures_requests_and_handshakes_against_a_server() {
 }
 
 #[test]
-fn statistics_of_connections_are_told() {
+fn connection_statistics_are_printed_on_request() {
     let mut process = Command::new(env!("CARGO_BIN_EXE_squall"));
     let server = Server::start();
     let output = process
@@ -266,7 +266,7 @@ fn statistics_of_connections_are_told() {
 }
 
 #[test]
-fn uploads_arrive_with_every_contender() {
+fn every_contender_can_upload() {
     let report = json(&[
         "perf", "--upload", "-n", "1M", "-s", "2", "--rounds", "1", "--json",
     ]);
@@ -278,7 +278,7 @@ fn uploads_arrive_with_every_contender() {
 }
 
 #[test]
-fn every_suite_and_congestion_control_moves_bytes() {
+fn every_suite_and_congestion_control_transfers_data() {
     for (suite, congestion) in [("aes256", "newreno"), ("chacha20", "bbr")] {
         let report = json(&[
             "perf",
@@ -314,7 +314,7 @@ fn every_suite_and_congestion_control_moves_bytes() {
 }
 
 #[test]
-fn no_gso_sends_every_datagram_alone() {
+fn no_gso_sends_every_datagram_separately() {
     // Other load on the machine adds to either time: if so, try again.
     for _ in 0..10 {
         let alone = us_of_sending(Server::with(&["--no-gso"]));
@@ -344,7 +344,7 @@ fn us_of_sending(server: Server) -> f64 {
 }
 
 #[test]
-fn rows_of_values_have_a_heading_and_a_plot_is_a_picture() {
+fn csv_has_a_heading_and_a_plot_is_an_svg() {
     let file = std::env::temp_dir().join(format!("squall-perf-{}.svg", std::process::id()));
     let name = file.to_str().expect("text");
     let output = squall(&[
@@ -377,7 +377,7 @@ fn rows_of_values_have_a_heading_and_a_plot_is_a_picture() {
 }
 
 #[test]
-fn ctrl_c_ends_a_server_with_a_summary_and_tells_its_client() {
+fn ctrl_c_ends_a_server_with_a_summary_and_closes_its_connections() {
     let server = Server::start();
     let mut client = Command::new(env!("CARGO_BIN_EXE_squall"))
         .args(["perf", "client", &server.address(), "-k"])
@@ -408,7 +408,7 @@ fn ctrl_c_ends_a_server_with_a_summary_and_tells_its_client() {
 }
 
 #[test]
-fn ctrl_c_ends_a_measurement_with_what_it_has() {
+fn ctrl_c_ends_a_measurement_and_prints_the_results_so_far() {
     let server = Server::start();
     let address = server.address();
     for (args, key) in [
@@ -442,7 +442,7 @@ fn ctrl_c_ends_a_measurement_with_what_it_has() {
 }
 
 #[test]
-fn what_is_wrong_is_told_in_a_line_that_says_what_to_do() {
+fn errors_are_one_line_that_says_what_to_do() {
     let server = Server::with(&["--suite", "aes256"]);
     let address = server.address();
     for (args, word) in [
@@ -499,7 +499,7 @@ fn what_is_wrong_is_told_in_a_line_that_says_what_to_do() {
 }
 
 #[test]
-fn another_application_protocol_is_told_in_a_line() {
+fn another_application_protocol_is_reported_in_one_line() {
     // A squall server that speaks another protocol.
     let mut other = Command::new(env!("CARGO_BIN_EXE_squall"))
         .args(["bench", "idle", "--serve", "--connections", "1"])
@@ -521,7 +521,7 @@ fn another_application_protocol_is_told_in_a_line() {
 }
 
 #[test]
-fn a_file_that_is_no_certificate_is_told_in_a_line() {
+fn a_file_that_is_not_a_certificate_is_reported_in_one_line() {
     let file = std::env::temp_dir().join(format!("squall-perf-{}.pem", std::process::id()));
     std::fs::write(&file, "not a certificate").expect("a file");
     let name = file.to_str().expect("text");
@@ -533,7 +533,7 @@ fn a_file_that_is_no_certificate_is_told_in_a_line() {
 }
 
 #[test]
-fn qlogs_are_whole_when_the_program_ends() {
+fn qlogs_are_complete_when_the_program_ends() {
     let folder = std::env::temp_dir().join(format!("squall-perf-qlog-{}", std::process::id()));
     for (mode, both_ends) in [
         (&["--handshakes=full", "-t", "0.05"][..], 4),
@@ -562,7 +562,7 @@ fn qlogs_are_whole_when_the_program_ends() {
 }
 
 #[test]
-fn a_failure_is_an_object_too_for_a_program() {
+fn with_json_a_failure_is_an_object_too() {
     for args in [
         &["perf", "--in-flight", "3", "--json"][..],
         &["perf", "client", "127.0.0.1:0:0", "--json"],
@@ -581,7 +581,7 @@ fn a_failure_is_an_object_too_for_a_program() {
 }
 
 #[test]
-fn a_server_says_nothing_of_connections_unless_asked() {
+fn a_server_prints_connections_only_on_request() {
     for (args, lines) in [(&[][..], 0), (&["-v"], 2), (&["--verbose"], 2)] {
         let server = Server::with(args);
         for _ in 0..2 {
@@ -598,7 +598,7 @@ fn a_server_says_nothing_of_connections_unless_asked() {
 }
 
 #[test]
-fn the_help_says_what_is_other_than_with_iperf3() {
+fn the_help_lists_the_differences_from_iperf3() {
     for args in [&["perf", "--help"][..], &["perf", "client", "--help"]] {
         let output = squall(args);
         let text = String::from_utf8(output.stdout).expect("text");
@@ -628,7 +628,7 @@ fn assert_intervals(intervals: &[&serde_json::Value], key: &str, total: u64) {
 }
 
 #[test]
-fn intervals_sum_to_the_whole_in_json() {
+fn intervals_sum_to_the_total_in_json() {
     let server = Server::start();
     let address = server.address();
     let client = ["perf", "client", &address, "-k", "-i", "0.1", "--json"];
@@ -681,7 +681,7 @@ fn intervals_sum_to_the_whole_in_json() {
 }
 
 #[test]
-fn intervals_are_lines_for_people() {
+fn intervals_are_printed_as_lines_of_text() {
     let server = Server::start();
     let address = server.address();
     let args = ["perf", "client", &address, "-k", "-t", "0.7", "-i", "0.1"];
@@ -701,7 +701,7 @@ fn intervals_are_lines_for_people() {
 }
 
 #[test]
-fn loopback_is_of_the_family_that_was_asked_for() {
+fn loopback_is_of_the_requested_family() {
     for (family, address) in [("-4", "(127.0.0.1)"), ("-6", "(::1)")] {
         let output = squall(&["perf", family, "-n", "100K", "--rounds", "1"]);
         let text = String::from_utf8(output.stdout).expect("text");
@@ -716,7 +716,7 @@ fn loopback_is_of_the_family_that_was_asked_for() {
 }
 
 #[test]
-fn both_directions_at_the_same_time() {
+fn both_directions_run_at_the_same_time() {
     let server = Server::start();
     let address = server.address();
     let client = ["perf", "client", &address, "-k", "--bidir", "-s", "2"];

@@ -28,7 +28,7 @@ fn contenders(report: &serde_json::Value) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn datagrams_have_their_cpu_and_the_share_that_was_lost() {
+fn datagrams_are_reported_with_cpu_and_loss() {
     for (args, workload, connections, size) in [
         (&["--datagrams"][..], "W7", 1, 1_100),
         (&["--datagrams=200", "-c", "5"], "W7", 5, 200),
@@ -61,7 +61,7 @@ fn assert_latency(row: &serde_json::Value) {
 }
 
 #[test]
-fn viewers_get_their_rate_in_segments() {
+fn viewers_receive_segments_at_the_requested_rate() {
     for (args, workload, size) in [
         (&["--segments", "-c", "10"][..], "W5", 262_144),
         (&["--segments=16Ki", "-c", "3"], "W5t", 16_384),
@@ -98,7 +98,7 @@ fn viewers_get_their_rate_in_segments() {
 }
 
 #[test]
-fn requests_begin_after_answers_and_then_by_the_clock() {
+fn requests_run_in_a_closed_and_then_in_an_open_loop() {
     let report = report(&["--requests", "--open-loop", "-c", "20", "--in-flight", "1"]);
     let expected = ["squall", "tls_tcp", "tcp"].map(|one| ("W6", one));
     assert_eq!(contenders(&report), [expected, expected].concat());
@@ -128,7 +128,7 @@ fn requests_begin_after_answers_and_then_by_the_clock() {
 }
 
 #[test]
-fn a_client_asks_a_server_by_the_clock() {
+fn a_client_sends_requests_to_a_server_in_an_open_loop() {
     let server = Server::start();
     let address = server.address();
     let client = ["perf", "client", &address, "-k", "-t", "0.3", "--json"];
@@ -149,7 +149,7 @@ fn a_client_asks_a_server_by_the_clock() {
 }
 
 #[test]
-fn connections_come_and_go() {
+fn short_lived_connections_are_measured() {
     let report = report(&["--churn"]);
     assert_eq!(contenders(&report), [("W8", "squall"), ("W8", "tls_tcp")]);
     for row in report["rows"].as_array().expect("rows") {
@@ -179,7 +179,7 @@ fn connections_come_and_go() {
 }
 
 #[test]
-fn bulk_data_is_called_by_its_shape_and_has_the_applications_limit() {
+fn bulk_data_is_named_by_its_shape_and_reports_the_bitrate_limit() {
     for (args, workload, connections, limit) in [
         (&["-c", "3"][..], "W5s", 3, None),
         (&["-c", "3", "-b", "1M"], "W5s", 3, Some(0.001)),
@@ -197,7 +197,7 @@ fn bulk_data_is_called_by_its_shape_and_has_the_applications_limit() {
 }
 
 #[test]
-fn several_numbers_of_connections_are_measured_in_turns() {
+fn several_numbers_of_connections_are_interleaved() {
     let report = report(&[
         "--segments=16Ki",
         "-c",
@@ -271,7 +271,7 @@ fn bulk_data_on_several_numbers_of_connections_has_a_row_for_each() {
 }
 
 #[test]
-fn one_number_of_connections_is_for_what_has_one_result() {
+fn results_for_a_single_number_of_connections_reject_several() {
     for args in [
         &["perf", "-c", "1,8", "--verify"][..],
         &["perf", "-c", "1,8", "--ablation"],

@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_are_a_number_or_a_range_and_one_is_always_among_them() {
+    fn threads_accept_a_number_or_a_range_and_always_include_one() {
         assert_eq!(threads("1..4"), Ok(Threads(vec![1, 2, 3, 4])));
         assert_eq!(threads("4"), Ok(Threads(vec![1, 4])));
         assert_eq!(threads("3..4"), Ok(Threads(vec![1, 3, 4])));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_neither_nothing_nor_all() {
+    fn a_share_lies_strictly_between_zero_and_one() {
         assert_eq!(share("0.1"), Ok(0.1));
         for text in ["0", "1", "-0.5", "NaN", "10%", ""] {
             assert!(share(text).is_err(), "{text}");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_ascending_and_each_value_stands_once() {
+    fn lists_are_sorted_and_deduplicated() {
         assert_eq!(given_or(&[8, 1, 8], &[3]), [1, 8]);
         assert_eq!(given_or(&[], &[3, 4]), [3, 4]);
         assert!(batch("65").is_err() && batch("0").is_err() && size("65508").is_err());

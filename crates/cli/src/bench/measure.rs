@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn every_side_works_on_every_packet_in_both_directions() {
+    fn every_contender_processes_every_packet_in_both_directions() {
         let sides = [
             Side::Shipped,
             Side::Pieces(Way::AeadAlone),
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_rounds_as_wanted_are_measured_for_every_side() {
+    fn the_requested_number_of_rounds_is_measured_for_every_contender() {
         let mut reference = Reference::calibrate();
         let mut course = Course::new(cell(Direction::Open)).expect("portable");
         let sides = [Side::Pieces(Way::AeadAlone), Side::Shipped];
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_beside_slow_additions_are_dropped() {
+    fn rounds_next_to_slow_reference_additions_are_dropped() {
         let additions = |chain, side_by_side| Additions {
             chain: Duration::from_nanos(chain),
             side_by_side: Duration::from_nanos(side_by_side),

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slowdown_is_against_text_alone_in_the_same_repetition() {
+    fn a_slowdown_is_relative_to_text_alone_in_the_same_repetition() {
         let cell = Cell {
             suite: Suite::Aes256Gcm,
             kernel: KernelKind::Portable,

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_compresses_like_text() {
+    fn generated_text_compresses_like_prose() {
         let text = generate(100_000, 7);
         assert_eq!(text.len(), 100_000);
         let level = flate2::Compression::default();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_one_text() {
+    fn a_seed_always_gives_the_same_text() {
         assert_eq!(generate(1_000, 3), generate(1_000, 3));
         assert_ne!(generate(1_000, 3), generate(1_000, 4));
     }

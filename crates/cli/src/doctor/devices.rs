@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_feature_comes_with_its_cost_and_its_command() {
+    fn a_missing_feature_is_reported_with_its_cost_and_the_command_to_enable_it() {
         let whole = device(&[
             ("tx-checksum-ipv4", false),
             ("tx-checksum-ip-generic", true),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_machine_that_forwards_misses_gro_when_forwarding() {
+    fn forwarding_without_gro_is_reported_only_on_machines_that_forward() {
         let cost = |name, active, forwards| {
             let features = [("rx-udp-gro-forwarding", active)];
             named(name, &features, forwards).to_string()
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_device_is_the_first_and_idle_ones_are_left_out() {
+    fn devices_are_sorted_by_traffic_and_idle_ones_are_omitted() {
         let table = "Inter-|   Receive                            |  Transmit\n \
             face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed\n    \
             lo: 10 1 0 0 0 0 0 0 10 1 0 0 0 0 0 0\n  \
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_tells_nothing_is_not_called_slow() {
+    fn a_device_that_reports_nothing_is_not_called_slow() {
         let silent = Device {
             unknown: Some("the kernel does not report it: no".to_owned()),
             ..device(&[])
@@ -267,7 +267,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_device_that_is_not_there_is_an_error() {
+    fn a_missing_device_is_an_error() {
         assert!(sys::device_features("nowhere0").is_err());
         assert!(sys::device_features("a-name-that-no-device-has-room-for").is_err());
     }

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn every_suite_has_a_kernel_that_has_it() {
+    fn the_kernel_chosen_for_each_suite_supports_it() {
         let report = Report::new();
         assert_eq!(report.choices.len(), SUITES.len());
         for choice in &report.choices {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_that_is_not_followed_is_said_plainly() {
+    fn a_requested_kernel_that_is_not_used_is_reported() {
         let row = WishRow::new(&Wish::Unknown("turbo".to_owned()));
         assert!(!row.followed && row.effect.contains("turbo") && row.effect.contains("ignored"));
         assert_eq!(WishRow::new(&Wish::None).value, None);

@@ -305,7 +305,7 @@ mod tests {
         eth1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
 
     #[test]
-    fn the_default_route_with_the_least_metric_counts() {
+    fn the_default_route_with_the_lowest_metric_wins() {
         assert_eq!(default_device(ROUTES).as_deref(), Some("eth0"));
         let without: String = ROUTES
             .lines()
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_not_called_wrong() {
+    fn unknown_values_are_not_reported_as_wrong() {
         let of = |name: Option<&str>| Qdisc::new(Some("eth0".to_owned()), name.map(str::to_owned));
         assert_eq!(of(Some("fq")).fq, Some(true));
         assert_eq!(of(Some("pfifo_fast")).fq, Some(false));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn small_buffers_come_with_the_line_that_mends_them() {
+    fn small_buffers_are_reported_with_the_sysctl_that_enlarges_them() {
         let options = Options::default();
         assert!(
             Buffers::new(&options, options.receive_buffer, options.send_buffer)
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_bundles_are_told() {
+    fn missing_bundles_are_reported() {
         assert!(Offload::new(64, true).mend.is_none());
         assert!(Offload::new(1, true).mend.is_some() && Offload::new(64, false).mend.is_some());
     }

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_https() {
+    fn only_https_urls_are_accepted() {
         assert_eq!(
             url("localhost:8443/a?b").unwrap(),
             "https://localhost:8443/a?b"
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_passwords_are_removed() {
+    fn user_names_and_passwords_are_removed_from_urls() {
         for (url, expected) in [
             ("https://a:b@c:1/d@e?f@g", "https://c:1/d@e?f@g"),
             ("a:b@c", "c"),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_named_as_for_curl() {
+    fn resolve_takes_addresses_in_curls_format() {
         let at = |text: &str| resolve(text).unwrap().address.to_string();
         assert_eq!(at("a.example:443:127.0.0.1"), "127.0.0.1");
         assert_eq!(at("a.example:443:[::1]"), "::1");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_have_a_name_and_a_value() {
+    fn a_field_needs_a_name_and_a_value() {
         assert_eq!(
             field("X-A:  b ").unwrap(),
             ("x-a".parse().unwrap(), "b".parse().unwrap())

@@ -350,7 +350,7 @@ mod tests {
 
     // test: RFC 3986 §5.2
     #[test]
-    fn redirects_are_followed_to_https_only() {
+    fn redirects_are_followed_only_to_https() {
         let from = Uri::from_static("https://host:1/a/b?c");
         let to = |location: &'static str| {
             let mut headers = HeaderMap::new();

@@ -565,7 +565,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_json_object_has_its_agreed_keys() {
+    fn the_json_object_has_the_documented_keys() {
         let rounds = [
             round(Contender::Quic, 0, 200),
             round(Contender::TlsTcp, 0, 150),
@@ -587,7 +587,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_chart_has_two_bars_a_contender_and_quic_is_split() {
+    fn the_chart_has_two_bars_per_contender_and_splits_quics() {
         let rounds = [
             round(Contender::Quic, 0, 200),
             round(Contender::Tcp, 0, 100),
@@ -611,7 +611,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn no_table_is_wider_than_asked_for_whatever_the_figures() {
+    fn tables_never_exceed_the_requested_width() {
         for cpu_ms in [200, 200_000_000_000] {
             let rounds = [
                 round(Contender::Quic, 0, cpu_ms),

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_the_median_of_ratios_within_rounds_to_the_fewest() {
+    fn growth_is_the_median_ratio_to_the_fewest_connections_within_a_round() {
         // Ratios 2, 5 and 4, whichever number comes first.
         let report = report(&[(1_000, &[200, 500, 1_600]), (1, &[100, 100, 400])]);
         let json = serde_json::to_value(&report).expect("plain data");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn no_table_is_wider_than_asked_for_whatever_the_figures() {
+    fn tables_never_exceed_the_requested_width() {
         let report = report(&[(1, &[1]), (10_000, &[200_000_000_000])]);
         for width in [60, 80, 120] {
             let text = report.text(width);

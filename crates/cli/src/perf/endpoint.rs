@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silent_server_and_a_wrong_certificate_are_told_apart() {
+    fn a_silent_server_and_a_wrong_certificate_are_distinguished() {
         let address = ([127, 0, 0, 1], 4433).into();
         let silent = explain(&CloseReason::HandshakeTimeout, address);
         assert!(silent.to_string().contains("no answer"));

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_address_is_tried_if_one_is_unreachable() {
+    fn an_unreachable_address_falls_back_to_the_next() {
         let addresses = [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let unable = |address: SocketAddr, is_unreachable| Unable {
             failure: Failure::new(format!("no {}", address.port())),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_and_ports() {
+    fn hosts_and_ports_are_parsed() {
         let ok = |text: &str| split(text).expect(text);
         assert_eq!(ok("example.org"), ("example.org".to_owned(), None));
         assert_eq!(ok("example.org:443"), ("example.org".to_owned(), Some(443)));

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_messages_do_not_end_a_connection_on_which_anything_arrives() {
+    fn forged_icmp_does_not_end_a_connection_that_still_receives() {
         // One datagram in half a second, a forged message at every check.
         let looks = looks(600, |tick| tick / 2, |_| true);
         assert!(
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_of_now_and_then_and_ends_nothing() {
+    fn silence_is_reported_at_growing_intervals_and_ends_nothing() {
         let looks = looks(100, |_| 0, |_| false);
         assert!(looks.iter().all(|(_, finding)| !finding.gone));
         let told = looks.iter().filter_map(|(now, finding)| {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_begins_again_after_every_datagram() {
+    fn every_datagram_restarts_the_count_of_silence() {
         // A datagram every three seconds: reported and probed each time.
         let looks = looks(30, |tick| tick / 12, |_| false);
         let told = looks.iter().filter(|(_, finding)| finding.tell == Some(2));

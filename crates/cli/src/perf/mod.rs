@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_that_cannot_be_had_are_told() {
+    fn unavailable_cores_are_reported() {
         let two = cores(Some((1, 0)), 1, &[0, 1]).expect("both are there");
         assert_eq!((two.server, two.client), (Some(1), Some(0)));
         let message = cores(Some((0, 9)), 1, &[0, 1]).expect_err("no core 9");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn each_round_starts_with_another_contender() {
+    fn each_round_starts_with_a_different_contender() {
         use contender::Contender::{self, Quic, Tcp, TlsTcp};
         let all = Contender::ALL;
         assert_eq!(rotated(&all, 0), [Quic, TlsTcp, Tcp]);

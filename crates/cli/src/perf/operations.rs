@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_table_is_wider_than_asked_for_and_controls_have_bars() {
+    fn tables_never_exceed_the_requested_width_and_controls_have_bars() {
         for figure in [1.0, 1e9] {
             let row = Row {
                 workload: "W4-resumed",

@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_use_the_address_that_they_are_given() {
+    fn both_ends_use_the_given_address() {
         let certificate = Certificate::generate().expect("a certificate");
         let options: Options = squall_yard::parse::group(&[]).expect("no arguments");
         let loopback = IpAddr::from(Ipv6Addr::LOCALHOST);

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_people_know() {
+    fn options_have_the_names_of_known_tools() {
         for args in [
             &["-P", "4", "-d", "2", "-R"][..],
             &["--parallel", "4", "--duration", "2", "--reverse"],
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_take_twice_the_streams_and_exclude_one() {
+    fn both_directions_use_twice_the_streams_and_exclude_a_single_direction() {
         let work: Work = group(&["--bidir", "-s", "3"]).expect("arguments");
         assert_eq!(work.open_streams(), 6);
         assert!(matches!(
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_of_requests_or_of_bytes() {
+    fn a_rate_counts_requests_or_bytes() {
         let open = |args: &[&str]| match task(args) {
             Ok(Task::Requests(_, rate)) => rate,
             other => panic!("{other:?}"),
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_come_and_go_with_three_requests_unless_told_otherwise() {
+    fn short_lived_connections_make_three_requests_by_default() {
         let churn = |args: &[&str]| match task(args) {
             Ok(Task::Churn(one)) => (one.requests, one.down, one.in_flight),
             other => panic!("{other:?}"),
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_come_in_kinds() {
+    fn all_kinds_of_handshakes_are_measured_by_default() {
         let kinds = |args: &[&str]| match task(args) {
             Ok(Task::Handshakes(all)) => all.iter().map(|one| one.kind).collect::<Vec<_>>(),
             other => panic!("{other:?}"),

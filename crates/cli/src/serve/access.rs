@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_the_known_formats() {
+    fn lines_follow_the_common_log_format_or_are_json() {
         assert_eq!(
             line("/a?b", "x").text(Format::Common),
             "192.0.2.1 - - [10/Oct/2000:13:55:36 +0000] \"GET /a?b HTTP/2.0\" 200 2326\n"
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_complete_when_it_is_closed_and_follows_its_name() {
+    fn closing_a_log_flushes_it_and_reopening_follows_its_name() {
         let scratch = Scratch::new("log");
         let path = scratch.path().join("access.log");
         let log = Log::start(Format::Common, Some(&path)).expect("a log");

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_have_an_address_or_a_path() {
+    fn metrics_take_an_address_or_a_path() {
         let address = ([127, 0, 0, 1], 9100).into();
         assert_eq!(metrics("127.0.0.1:9100"), Ok(Metrics::Address(address)));
         assert_eq!(

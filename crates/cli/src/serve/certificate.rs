@@ -169,7 +169,7 @@ mod tests {
 
     // test: RFC 4648 §10
     #[test]
-    fn base64_is_that_of_the_rfc() {
+    fn base64_matches_the_vectors_of_the_rfc() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_leaves_the_certificate_as_it_is() {
+    fn a_bad_file_does_not_replace_the_certificate() {
         let scratch = Scratch::new("certificate");
         let pem = || {
             let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_made_on_the_spot_suits_browsers() {
+    fn a_generated_certificate_satisfies_browsers() {
         let source = Source::Made {
             names: vec!["localhost".to_owned(), "127.0.0.1".to_owned()],
         };

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_all_threads_are_added() {
+    fn the_counts_of_all_threads_are_summed() {
         let metrics = Metrics::default();
         std::thread::scope(|scope| {
             for _ in 0..20 {

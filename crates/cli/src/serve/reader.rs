@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn any_part_arrives_with_and_without_another_thread() {
+    fn any_range_is_read_with_and_without_a_blocking_thread() {
         let scratch = Scratch::new("reader");
         let expected = content(3 * CHUNK + 17);
         scratch.write("file", &expected);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_become_shorter_is_an_error() {
+    fn a_file_truncated_while_it_is_read_is_an_error() {
         let scratch = Scratch::new("shorter");
         scratch.write("file", &content(100));
         let file = Arc::new(File::open(scratch.path().join("file")).expect("the file"));

@@ -162,13 +162,13 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_a_window_is_given_up() {
+    fn a_client_that_grants_no_window_is_given_up() {
         let after = given_up(Asked::Gave, false, Duration::from_secs(30)).expect("it is");
         assert!(after >= LIMIT, "{after:?}");
     }
 
     #[test]
-    fn a_body_that_waits_and_a_slow_transport_are_not_the_streams_fault() {
+    fn a_stream_is_not_given_up_for_a_slow_body_or_a_blocked_transport() {
         assert_eq!(given_up(Asked::Waits, false, 10 * LIMIT), None);
         assert_eq!(given_up(Asked::Gave, true, 10 * LIMIT), None);
     }

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_counts_from_its_first_byte_to_its_request() {
+    fn head_time_runs_from_the_first_byte_until_the_request() {
         let activity = at(0, 1, 0, 0);
         activity.on_read(Kind::Http2);
         assert_eq!(activity.head_since.load(Relaxed), 0);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_waits_counts_until_one_does_not() {
+    fn blocked_time_runs_from_a_blocked_write_until_one_succeeds() {
         let activity = at(1, 1, 0, 0);
         activity.on_write(true);
         let since = activity.blocked_since.load(Relaxed);

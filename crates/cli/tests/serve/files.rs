@@ -25,7 +25,7 @@ fn folder() -> Folder {
 }
 
 #[test]
-fn files_are_the_same_by_all_versions() {
+fn files_are_the_same_over_all_versions() {
     let folder = folder();
     let args = ["--security-headers", "--metrics", "/metrics", folder.path()];
     let server = Server::start(&args);
@@ -110,7 +110,7 @@ fn files_are_the_same_by_all_versions() {
 }
 
 #[test]
-fn http3_can_be_left_out() {
+fn http3_can_be_disabled() {
     let folder = folder();
     let server = Server::start(&["--no-h3", folder.path()]);
     run(async {
@@ -124,7 +124,7 @@ fn http3_can_be_left_out() {
 
 // test: RFC 9000 §8.1.2
 #[test]
-fn clients_of_http3_can_be_made_to_prove_their_address() {
+fn http3_clients_can_be_sent_a_retry() {
     let folder = folder();
     for (args, retries) in [(&["--retry"][..], 1), (&[], 0)] {
         let server = Server::start(&[args, &[folder.path()]].concat());
@@ -150,7 +150,7 @@ impl squall::Events for Retries {
 
 // test: RFC 9112 §3.2
 #[test]
-fn a_request_has_one_host() {
+fn a_request_must_have_exactly_one_host() {
     let folder = folder();
     let server = Server::start(&[folder.path()]);
     for (fields, status) in [
@@ -174,7 +174,7 @@ fn a_request_has_one_host() {
 }
 
 #[test]
-fn curl_gets_files() {
+fn curl_downloads_files() {
     let folder = folder();
     let server = Server::start(&[folder.path()]);
     for version in ["--http1.1", "--http2"] {
@@ -202,7 +202,7 @@ fn curl_gets_files() {
 }
 
 #[test]
-fn what_cannot_be_served_is_one_line() {
+fn what_cannot_be_served_is_reported_in_one_line() {
     let folder = folder();
     let listen = ["serve", "--listen", "127.0.0.1:0"];
     let missing = format!("{}/missing", folder.path());

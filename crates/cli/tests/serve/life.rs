@@ -58,7 +58,7 @@ fn a_certificate_is_reloaded_without_losing_connections() {
 }
 
 #[test]
-fn a_certificate_made_on_the_spot_has_the_fingerprints_that_are_printed() {
+fn a_generated_certificate_has_the_printed_fingerprints() {
     let folder = Folder::new();
     let mut server = Server::start(&[folder.path()]);
     let shown = run(async { certificate_of(&server.tls(b"h2").await) });
@@ -81,7 +81,7 @@ fn a_certificate_made_on_the_spot_has_the_fingerprints_that_are_printed() {
 }
 
 #[test]
-fn requests_in_flight_are_finished_before_the_end() {
+fn requests_in_flight_complete_before_shutdown() {
     let folder = Folder::new();
     folder.write("large", vec![1; 20_000_000]);
     for version in ALL {
@@ -124,7 +124,7 @@ fn requests_in_flight_are_finished_before_the_end() {
 }
 
 #[test]
-fn a_second_signal_ends_at_once_and_so_does_the_grace_period() {
+fn a_second_signal_or_the_end_of_the_grace_period_exits_at_once() {
     let folder = Folder::new();
     folder.write("large", vec![1; 20_000_000]);
     for (grace, signals, code) in [("600", 2, 130), ("0.01", 1, 0)] {
@@ -214,7 +214,7 @@ fn slow_clients_are_dropped() {
 
 // test: RFC 9113 §7, RFC 9114 §8.1
 #[test]
-fn a_response_that_nobody_takes_ends_and_its_connection_goes_on() {
+fn an_unread_response_is_reset_and_its_connection_continues() {
     let folder = Folder::new();
     folder.write("large", vec![1; 50_000_000]);
     folder.write("small", "content");
@@ -253,7 +253,7 @@ fn a_response_that_nobody_takes_ends_and_its_connection_goes_on() {
 }
 
 #[test]
-fn metrics_tell_where_the_workers_time_goes() {
+fn metrics_report_where_the_workers_time_goes() {
     let folder = Folder::new();
     folder.write("index.html", vec![1; 100_000]);
     for stage_times in [false, true] {
@@ -305,7 +305,7 @@ pub(crate) fn metrics(server: &Server) -> String {
 }
 
 #[test]
-fn connections_beyond_the_limit_wait() {
+fn tcp_connections_beyond_the_limit_wait() {
     let folder = Folder::new();
     folder.write("index.html", "content");
     let server = Server::start(&["--max-connections", "2", folder.path()]);
@@ -346,7 +346,7 @@ fn all_connections_below_the_limit_are_accepted_whichever_worker_has_them() {
 }
 
 #[test]
-fn it_stops_with_its_input_if_asked_to() {
+fn until_eof_stops_with_the_end_of_input() {
     let folder = Folder::new();
     folder.write("index.html", "content");
     let mut other = Server::start(&[folder.path()]);

@@ -106,7 +106,7 @@ fn streamed(
 }
 
 #[test]
-fn the_application_learns_who_the_client_is_and_not_who_it_claims_to_be() {
+fn the_application_sees_the_clients_real_address_and_not_a_claimed_one() {
     let application = Application::start(|visit, _| {
         while let Some(head) = visit.head() {
             visit.answer(&head);
@@ -152,7 +152,7 @@ fn the_application_learns_who_the_client_is_and_not_who_it_claims_to_be() {
 
 // test: RFC 8470 §5
 #[test]
-fn early_requests_are_marked_or_refused_where_they_are_allowed() {
+fn early_requests_are_marked_or_rejected_where_early_data_is_allowed() {
     let application = Application::start(|visit, _| {
         while let Some(head) = visit.head() {
             visit.answer(if head.contains("early-data: 1\r\n") {
@@ -271,7 +271,7 @@ fn early_hints_reach_clients_of_http3_before_the_response() {
 }
 
 #[test]
-fn a_body_of_known_length_keeps_it() {
+fn a_body_of_known_length_keeps_its_content_length() {
     let application = Application::start(|visit, _| {
         while let Some(head) = visit.head() {
             assert!(head.contains("content-length: 7\r\n"), "{head}");
@@ -297,7 +297,7 @@ fn a_body_of_known_length_keeps_it() {
 }
 
 #[test]
-fn trailers_pass_both_ways() {
+fn trailers_are_forwarded_both_ways() {
     let application = Application::start(|visit, _| {
         let head = visit.head().expect("a request");
         assert!(head.contains("trailer: x-request\r\n"), "{head}");
@@ -334,7 +334,7 @@ fn trailers_pass_both_ways() {
 }
 
 #[test]
-fn an_application_over_http2_sees_the_clients_authority() {
+fn an_http2_application_sees_the_clients_authority() {
     run(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
@@ -400,7 +400,7 @@ fn an_application_over_http2_sees_the_clients_authority() {
 }
 
 #[test]
-fn a_request_is_repeated_only_where_that_does_no_harm() {
+fn only_safely_repeatable_requests_are_retried() {
     // Every connection serves one request and is closed at the second, as an idle one is.
     let application = Application::start(|visit, _| {
         visit.head();
@@ -436,7 +436,7 @@ fn a_request_is_repeated_only_where_that_does_no_harm() {
 }
 
 #[test]
-fn failures_of_the_application_have_their_status() {
+fn failures_of_the_application_map_to_a_status() {
     let application = Application::start(|visit, _| {
         let head = visit.head().expect("a request");
         match head.split(' ').nth(1).expect("a path") {
@@ -668,7 +668,7 @@ fn websockets_work_over_http2() {
 
 /// Gateways such as Envoy pass on the key of an HTTP/1.1 client, and the client checks the answer.
 #[test]
-fn the_key_of_a_gateways_client_is_passed_on() {
+fn the_websocket_key_of_a_gateways_client_is_forwarded() {
     let application = Application::start(|visit, _| {
         let head = visit.head().expect("a request");
         let keys = head
@@ -724,7 +724,7 @@ fn websockets_work_over_http3() {
 }
 
 #[test]
-fn an_upgrade_may_be_declined_and_connect_is_refused() {
+fn an_upgrade_may_be_declined_and_connect_is_rejected() {
     let application = Application::start(|visit, _| {
         while let Some(head) = visit.head() {
             let is_asked = head.contains("upgrade: other");

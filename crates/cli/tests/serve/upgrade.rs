@@ -44,7 +44,7 @@ impl Releases {
 
 /// Clients connect all the time, and download across two upgrades.
 #[test]
-fn an_upgrade_costs_no_request() {
+fn an_upgrade_loses_no_request() {
     let releases = Releases::new();
     let first = releases.start(0, &releases.old);
     let port = first.port;
@@ -299,7 +299,7 @@ fn a_host_key_outlives_the_process() {
 }
 
 #[test]
-fn a_short_host_key_is_refused_in_one_line() {
+fn a_short_host_key_is_rejected_in_one_line() {
     let folder = Folder::new();
     let key = folder.write("host.key", [7; 31]);
     let error = error_of(&["--quic-host-key", &key, folder.path()]);

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_holds_what_is_requested_and_goes() {
+    fn the_folder_holds_the_requested_files_and_is_removed() {
         let folder = Folder::create().expect("a folder");
         let path = folder.path().to_owned();
         for file in File::video().into_iter().chain([File::audio()]) {

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_protocol_has_as_many_requests_in_flight() {
+    fn every_protocol_keeps_the_same_number_of_requests_in_flight() {
         for protocol in Protocol::ALL {
             assert_eq!(protocol.shape().in_flight(), 100, "{protocol}");
         }

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_faster_film_takes_less_of_the_walls_time() {
+    fn a_faster_film_takes_less_wall_clock_time() {
         let audience = Audience {
             viewers: 1,
             speed: 10.0,

@@ -192,7 +192,7 @@ mod tests {
 
     // test: RFC 9110 §13.2.2
     #[test]
-    fn preconditions_have_an_order() {
+    fn preconditions_are_evaluated_in_the_order_of_the_rfc() {
         use Verdict::{Failed, NotModified, Proceed};
         let cases: &[(&[(&HeaderName, &str)], Verdict)] = &[
             (&[], Proceed),
@@ -247,7 +247,7 @@ mod tests {
 
     // test: RFC 9110 §14.1.2
     #[test]
-    fn one_range_is_honoured_and_what_is_none_is_ignored() {
+    fn a_single_range_is_honoured_and_an_invalid_one_is_ignored() {
         use Part::{Unsatisfiable, Whole};
         let part_of = |first, last| Part::Range { first, last };
         let cases = [
@@ -292,7 +292,7 @@ mod tests {
 
     // test: RFC 9110 §13.1.5
     #[test]
-    fn a_range_of_other_content_is_not_sent() {
+    fn if_range_with_another_validator_sends_the_whole_content() {
         let cases = [
             ("\"a,b\"", true),
             (DATE, true),
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_those_of_the_rfc() {
+    fn dates_are_formatted_as_in_the_rfc() {
         assert_eq!(format_seconds(784_111_777), DATE);
     }
 }

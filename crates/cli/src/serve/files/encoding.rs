@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_highest_weight_wins_and_then_our_order() {
+    fn the_highest_weight_wins_and_ties_go_by_our_preference() {
         use Coding::{Brotli, Gzip, Identity, Zstd};
         let all = &Coding::ALL[..];
         let cases: &[(&str, &[Coding], Coding)] = &[
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn several_fields_are_one_list() {
+    fn several_accept_encoding_fields_form_one_list() {
         let values = [&b"gzip;q=0.5"[..], b"\xff", b"zstd"].into_iter();
         assert_eq!(choose(values, |_| true), Coding::Zstd);
     }

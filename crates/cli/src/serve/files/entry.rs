@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_bounded_and_keeps_what_is_used() {
+    fn the_cache_is_bounded_and_keeps_recently_used_entries() {
         let scratch = Scratch::new("cache");
         let root = Root::open(scratch.path()).expect("a folder");
         let cache = Cache::new(64 << 10);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changes_is_noticed() {
+    fn a_changed_file_is_reloaded() {
         let scratch = Scratch::new("changes");
         let root = Root::open(scratch.path()).expect("a folder");
         let cache = Cache::new(64 << 10);
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_or_time_is_another_tag() {
+    fn the_entity_tag_depends_on_the_file_and_its_modification_time() {
         let scratch = Scratch::new("tags");
         let root = Root::open(scratch.path()).expect("a folder");
         scratch.write("a", b"same");

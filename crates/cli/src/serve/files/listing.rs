@@ -112,7 +112,7 @@ mod tests {
     use crate::serve::scratch::Scratch;
 
     #[test]
-    fn a_list_shows_what_is_served_and_names_do_no_harm() {
+    fn a_listing_shows_only_what_is_served_and_escapes_names() {
         let scratch = Scratch::new("listing");
         scratch.write("root/z/file", b"");
         scratch.write("root/<script>&\"'.html", b"12345");

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_lead_to_files_and_to_nothing_else() {
+    fn paths_reach_only_files_below_the_root() {
         let site = Site::new("paths", false);
         std::fs::create_dir(site.scratch.path().join("c")).expect("a folder");
         let cases: &[(&str, u16, &[u8])] = &[
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_redirected_to_its_slash() {
+    fn a_folder_without_a_trailing_slash_is_redirected() {
         let site = Site::new("redirect", false);
         let cases = [
             ("/a", "/a/"),
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn other_methods_are_refused() {
+    fn methods_other_than_get_and_head_are_rejected() {
         let site = Site::new("methods", false);
         for method in [
             Method::POST,
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_has_the_fields_of_a_get_and_no_content() {
+    fn a_head_response_has_the_fields_of_get_and_no_content() {
         let site = Site::new("head", true);
         for path in ["/", "/b/file.txt", "/b/large", "/b/app.js", "/b/", "/empty"] {
             let (status, headers, _) = site.get(path, &[("accept-encoding", "gzip")]);
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_cut_from_memory_and_disk_alike() {
+    fn ranges_are_served_from_memory_and_from_disk() {
         let site = Site::new("parts", false);
         let (status, headers, body) = site.get("/b/file.txt", &[("range", "bytes=2-4")]);
         assert_eq!((status, &body[..]), (206, &b"234"[..]));
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_siblings_are_chosen_and_tagged() {
+    fn precompressed_siblings_are_negotiated_and_have_their_own_tags() {
         let site = Site::new("siblings", false);
         let cases = [
             ("gzip, br", "br", Some("br")),
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_serves_as_validator() {
+    fn last_modified_is_a_validator() {
         let site = Site::new("dates", false);
         let modified = site.get("/b/file.txt", &[]).1[LAST_MODIFIED].clone();
         let modified = modified.to_str().expect("text");
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_listed_on_request_only() {
+    fn folders_are_listed_only_if_enabled() {
         let site = Site::new("browse", true);
         let (status, headers, body) = site.get("/b/", &[]);
         assert_eq!(status, 200);

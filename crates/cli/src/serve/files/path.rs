@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leads_out_or_is_hidden_is_refused() {
+    fn paths_that_leave_the_root_or_name_hidden_files_are_rejected() {
         let refused = [
             "",
             "*",
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_decoded_once_and_slashes_merged() {
+    fn paths_are_decoded_once_and_their_slashes_merged() {
         let cases: [(&str, &[u8], bool); 15] = [
             ("/", b"", true),
             ("//", b"", true),

@@ -189,7 +189,7 @@ mod tests {
     use crate::serve::scratch::Scratch;
 
     #[test]
-    fn links_lead_anywhere_below_the_root_and_nowhere_else() {
+    fn symbolic_links_may_point_only_below_the_root() {
         let scratch = Scratch::new("root");
         scratch.write("secret", b"secret");
         scratch.write("root/a/file", b"file");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_is_a_folder() {
+    fn a_root_must_be_a_folder() {
         let scratch = Scratch::new("no-folder");
         scratch.write("file", b"");
         assert!(Root::open(&scratch.path().join("file")).is_err());

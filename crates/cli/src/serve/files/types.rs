@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_says_nothing_is_bytes() {
+    fn an_unknown_extension_is_served_as_octet_stream() {
         for name in ["a", "a.", "html", "a.html/b", "a.unheard-of-extension", ""] {
             assert_eq!(content_type(name.as_bytes()), UNKNOWN, "{name:?}");
         }

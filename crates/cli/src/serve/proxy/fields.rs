@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_claims_is_replaced() {
+    fn forwarding_fields_sent_by_the_client_are_replaced() {
         let plain = sent(&[]);
         let expected = [
             (
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn other_fields_are_passed_on() {
+    fn other_fields_are_forwarded() {
         let got = sent(&[
             ("te", "gzip;q=0.5, trailers"),
             ("cookie", "a=1"),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_loses_what_belongs_to_its_connection() {
+    fn connection_specific_fields_are_removed_from_responses() {
         let mut headers = fields(&[
             ("connection", "close, x-hop"),
             ("x-hop", "1"),

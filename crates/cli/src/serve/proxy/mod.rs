@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_one_or_absent() {
+    fn more_than_one_host_is_rejected() {
         let host_of = |uri: &str, field: Option<&str>| {
             let mut request = Request::builder().uri(uri);
             if let Some(field) = field {

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_a_host_and_no_path() {
+    fn an_upstream_address_has_a_host_and_no_path() {
         for text in [
             "http://127.0.0.1:8080",
             "http://localhost:1/",

@@ -35,7 +35,7 @@ fn must_hold(plan: &Plan) {
 
 // test: RFC 9114 §5.2
 #[test]
-fn a_restart_costs_viewers_no_request() {
+fn a_restart_loses_no_request_of_a_viewer() {
     must_hold(&Plan {
         viewers: 50,
         seconds: 8,
@@ -44,7 +44,7 @@ fn a_restart_costs_viewers_no_request() {
 }
 
 #[test]
-fn a_viewer_who_takes_nothing_does_not_hold_up_the_end() {
+fn a_viewer_that_reads_nothing_does_not_delay_shutdown() {
     // Others wait for the grace period, which is shorter than their buffer.
     must_hold(&Plan {
         viewers: 5,
