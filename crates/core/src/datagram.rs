@@ -199,7 +199,7 @@ mod tests {
 
     // test: SECURITY.md row 45
     #[test]
-    fn queues_are_bounded_and_lose_their_oldest() {
+    fn queues_are_bounded_and_drop_their_oldest() {
         let (mut datagrams, mut pool) = (Datagrams::default(), ChunkPool::default());
         let limit = 10 * (100 + OVERHEAD);
         let dropped: u64 = (0..100u8)
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_read_serves_the_next_connection() {
+    fn freed_memory_is_reused_by_the_next_connection() {
         let mut pool = ChunkPool::default();
         let [mut one, mut other] = [Datagrams::default(), Datagrams::default()];
         one.receive(&[1; 100], 1 << 20, &mut pool);

@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peers_words_stay_on_one_line() {
+    fn a_peers_reason_is_escaped_to_one_line() {
         let words = "bad\nnews \u{1b}[31mü";
         let application = CloseReason::Application {
             code: 1,

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_addresses_keep_out_nobody_who_is_validated() {
+    fn forged_addresses_do_not_use_up_the_quota_of_validated_ones() {
         let (mut table, prefix) = (PrefixTable::default(), prefix("192.0.2.1", 32, 56));
         assert!(table.add(prefix, false, 2) && table.add(prefix, false, 2));
         assert!(!table.add(prefix, false, 2));

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_is_behind_costs_nothing() {
+    fn a_clock_that_runs_backwards_adds_no_time() {
         static BEHIND: AtomicU64 = AtomicU64::new(100);
         let mut stages = Stages::on(|| BEHIND.fetch_sub(10, Ordering::Relaxed));
         stages.attribute(Stage::Aead, 5);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tick_between_marks_lands_in_one_stage() {
+    fn every_tick_between_marks_is_attributed_to_one_stage() {
         let mut stages = Stages::on(clock);
         for stage in Stage::ALL {
             stages.mark(stage);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn some_waits_are_measured_and_stand_for_all() {
+    fn waits_are_sampled() {
         static CPU: AtomicU64 = AtomicU64::new(0);
         let cpu = || Some(Duration::from_nanos(CPU.fetch_add(7, Ordering::Relaxed)));
         let mut stages = Stages::on(clock).with_cpu_clock(cpu);

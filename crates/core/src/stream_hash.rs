@@ -78,7 +78,7 @@ mod tests {
     /// Ids that a peer can keep open, one in `stride` of those that it opens, spread over the
     /// places of a table and over the seven bits that it compares before the keys.
     #[test]
-    fn ids_at_any_distance_spread() {
+    fn equally_spaced_ids_do_not_collide() {
         const IDS: usize = 4096;
         let hash = StreamHash {
             mask: 0x9d5c_2f3a_71e8_b046,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_have_keys_of_their_own() {
+    fn each_map_has_its_own_hash_key() {
         let [a, b] = [(); 2].map(|()| StreamHash::default().hash_one(StreamId(4)));
         assert_ne!(a, b);
     }

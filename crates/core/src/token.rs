@@ -280,7 +280,7 @@ mod tests {
 
     // test: RFC 9000 §8.1.2, §8.1.4
     #[test]
-    fn a_retry_token_is_good_for_one_address_port_id_and_version_and_for_a_while() {
+    fn a_retry_token_is_valid_for_one_address_port_id_and_version_and_expires() {
         let (key, rng) = (key(1), &mut StdRng::from_seed([0; 32]));
         let token = key.retry(rng, NOW, address(1, 5), 1, &id(8), &id(9));
         let open = |now, remote, version, dcid: u8| {
@@ -321,7 +321,7 @@ mod tests {
 
     // test: RFC 9000 §8.1.3: an invalid token is treated as if there were none.
     #[test]
-    fn a_token_for_later_is_good_for_an_address_and_a_version() {
+    fn a_token_for_later_connections_is_valid_for_one_address_and_version() {
         let (key, rng) = (key(1), &mut StdRng::from_seed([0; 32]));
         let token = key.new_token(rng, NOW, address(1, 5), 1);
         let open =

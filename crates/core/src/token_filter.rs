@@ -148,7 +148,7 @@ mod tests {
 
     // test: RFC 9000 §8.1.4
     #[test]
-    fn a_million_tokens_a_day_take_4_mb_and_1_new_one_in_1000_seems_spent() {
+    fn a_million_tokens_a_day_take_4_mb_at_a_false_positive_rate_of_1_in_1000() {
         let mut filter = SpentTokens::new(DAY, 1);
         assert_eq!(filter.allocated(), 0, "without tokens, no memory is used");
         let million = TOKENS_PER_DAY as usize;
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_remembered_while_it_is_good() {
+    fn a_token_is_remembered_for_its_lifetime() {
         let hour = Duration::from_secs(3600);
         for lifetime in [hour, DAY, 14 * DAY] {
             for offset in 0..48 {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_as_large_as_the_life_of_tokens_and_its_part() {
+    fn a_filters_size_follows_the_token_lifetime_and_its_share() {
         assert_eq!(SpentTokens::new(DAY / 24, 1).most_allocated(), 4_000_000);
         assert_eq!(SpentTokens::new(14 * DAY, 1).most_allocated(), 56_000_000);
         let part = SpentTokens::new(DAY, 64).most_allocated();

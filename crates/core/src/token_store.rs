@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gives_each_token_once_and_to_its_server_and_version_only() {
+    fn each_token_is_returned_once_and_only_for_its_server_and_version() {
         let store = MemoryTokenStore::default();
         store.insert("a", 1, b"one");
         store.insert("a", 1, b"two");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn is_bounded() {
+    fn the_store_is_bounded() {
         let store = MemoryTokenStore::default();
         for n in 0..100u8 {
             store.insert("greedy", 1, &[n; 10]);

@@ -107,7 +107,7 @@ fn connect_and_look(path: &str) {
 }
 
 #[test]
-fn secrets_of_all_levels_come_out_and_open_packets() {
+fn secrets_of_all_levels_are_logged_and_open_packets() {
     if let Ok(path) = std::env::var("SSLKEYLOGFILE")
         && std::env::var(CHILD).is_ok()
     {
@@ -116,7 +116,10 @@ fn secrets_of_all_levels_come_out_and_open_packets() {
     }
     let path = std::env::temp_dir().join(format!("squall-key-log-{}", std::process::id()));
     let done = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "secrets_of_all_levels_come_out_and_open_packets"])
+        .args([
+            "--exact",
+            "secrets_of_all_levels_are_logged_and_open_packets",
+        ])
         .env("SSLKEYLOGFILE", &path)
         .env(CHILD, "1")
         .output()

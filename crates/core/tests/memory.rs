@@ -33,7 +33,7 @@ fn connect(link: &mut Link, tls: &Arc<rustls::ClientConfig>, count: usize) {
 }
 
 #[test]
-fn an_idle_connection_of_a_server_takes_at_most_12_kb() {
+fn an_idle_server_connection_takes_at_most_12_kb() {
     const COUNT: usize = 20;
     let (client_tls, server_tls) = tls();
     let config = EndpointConfig::new([1; 32]);
@@ -83,7 +83,7 @@ fn assert_honest(what: &str, (estimate, allocated): (f64, f64)) {
 
 // test: SECURITY.md row 53: a limit on memory is worth what is known of it
 #[test]
-fn what_a_connection_says_that_it_takes_is_what_it_takes() {
+fn a_connection_reports_the_memory_that_it_takes() {
     let (client_tls, server_tls) = tls();
     let server = Host::server(config(), server_tls, TransportConfig::default());
     let mut link = Link::new(Host::client(), server);
@@ -98,7 +98,7 @@ fn what_a_connection_says_that_it_takes_is_what_it_takes() {
 }
 
 #[test]
-fn a_handshake_says_what_it_takes() {
+fn a_handshake_reports_the_memory_that_it_takes() {
     let (client_tls, server_tls) = tls();
     let mut server = Host::server(config(), server_tls, TransportConfig::default());
     let mut client = Host::client();
@@ -121,7 +121,7 @@ fn a_handshake_says_what_it_takes() {
 }
 
 #[test]
-fn data_that_waits_is_in_what_a_connection_says() {
+fn buffered_data_is_included_in_the_reported_memory() {
     let unread = TransportConfig::default()
         .initial_stream_window(4 << 20)
         .initial_window(8 << 20);
@@ -173,7 +173,7 @@ fn data_that_waits_is_in_what_a_connection_says() {
 
 // A byte at the end of its credit costs a peer nothing, and must not be counted as a whole window.
 #[test]
-fn a_gap_is_not_memory() {
+fn a_gap_does_not_count_as_memory() {
     let (mut link, handle, at_server) = pair(&TransportConfig::default());
     let before = link.server.connections[&at_server].memory();
     let client = link.client.connections.get_mut(&handle).unwrap();
@@ -203,7 +203,7 @@ fn server(config: EndpointConfig) -> Host {
 
 // test: RFC 9000 §5.2.2, §14.1, SECURITY.md row 9
 #[test]
-fn datagrams_that_open_nothing_leave_nothing() {
+fn datagrams_that_cannot_be_opened_leave_no_state() {
     let mut server = server(config());
     let from = "192.0.2.9:9".parse().unwrap();
     let good = initial(VERSION_1, &[7; 8], &[]);
@@ -256,7 +256,7 @@ fn datagrams_that_open_nothing_leave_nothing() {
 // test: RFC 9000 §8.1.2, SECURITY.md row 15: a flood from many addresses, each with a good first
 // packet
 #[test]
-fn clients_that_are_sent_a_retry_leave_nothing() {
+fn clients_that_are_sent_a_retry_leave_no_state() {
     let mut server = server(config().retry_from(0));
     let mut before = 0;
     for n in 0..20_000u32 {
@@ -310,7 +310,7 @@ fn transfer(link: &mut Link, from_server: bool, bytes: usize) {
 }
 
 #[test]
-fn a_connection_that_has_moved_data_gives_the_memory_back() {
+fn a_connection_frees_its_memory_after_a_transfer() {
     const COUNT: usize = 4;
     let (client_tls, server_tls) = tls();
     let server = Host::server(config(), server_tls, TransportConfig::default());
@@ -367,7 +367,7 @@ fn rest(pair: &mut Pair) {
 
 // Bundles of full packets make the keys of both ends build tables of 3 kB.
 #[test]
-fn keys_that_were_busy_give_their_tables_back() {
+fn busy_keys_free_their_tables_when_idle() {
     const BYTES: usize = 1_000_000;
     let mut pair = Pair::new();
     pair.run();

@@ -207,7 +207,7 @@ impl Host {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn an_event_loop_of_ones_own_carries_an_echo() {
+    fn a_custom_event_loop_runs_an_echo() {
         super::main().unwrap();
     }
 }

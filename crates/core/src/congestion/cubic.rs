@@ -445,7 +445,7 @@ mod tests {
 
     // test: RFC 9438 §4.3 — with a small window and a short way CUBIC grows as AIMD(0.53, 0.7).
     #[test]
-    fn the_reno_friendly_region() {
+    fn small_windows_grow_as_in_the_reno_friendly_region() {
         let mut cubic = after_loss(20_000);
         assert_eq!(cubic.window(), 14_000);
         // Ten windows acknowledged within 10 ms each: W_cubic has hardly moved.
@@ -462,7 +462,7 @@ mod tests {
 
     // test: RFC 9438 §4.7
     #[test]
-    fn fast_convergence() {
+    fn a_further_loss_lowers_w_max_by_fast_convergence() {
         let mut cubic = after_loss(100_000);
         assert_eq!(cubic.w_max, Some(100_000.0));
         cubic.on_congestion_event(at(200), at(100), f64::INFINITY);
@@ -499,7 +499,7 @@ mod tests {
 
     // A queue of a tenth of 33 packets holds three. Half of it is a sign, though a weak one.
     #[test]
-    fn a_loss_in_a_short_queue_costs_as_much_as_any() {
+    fn a_loss_in_a_short_queue_costs_the_full_reduction() {
         let mut estimate = rtt(40);
         for _ in 0..100 {
             estimate.update(Duration::from_millis(42), Duration::ZERO);
@@ -534,7 +534,7 @@ mod tests {
 
     // test: RFC 9438 §4.8 — after persistent congestion: slow start to ssthresh, then K = 0.
     #[test]
-    fn after_persistent_congestion_the_stage_starts_flat() {
+    fn cubic_restarts_with_k_zero_after_persistent_congestion() {
         let mut cubic = after_loss(100_000);
         cubic.on_persistent_congestion();
         for _ in 0..10 {

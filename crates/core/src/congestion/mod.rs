@@ -269,7 +269,7 @@ mod tests {
 
     // test: RFC 9002 §7.2
     #[test]
-    fn initial_windows() {
+    fn initial_windows_follow_the_rfc() {
         for (max_datagram, window) in [
             (1200, 12_000),
             (1472, 14_720),
@@ -284,7 +284,7 @@ mod tests {
 
     // test: RFC 9002 §7.3.1 — slow start doubles the window each round trip.
     #[test]
-    fn slow_start_without_loss() {
+    fn slow_start_doubles_the_window_every_round_trip() {
         for algorithm in BOTH {
             let mut controller = Controller::new(algorithm, 1200);
             for (round, window) in [24_000, 48_000, 96_000, 192_000, 384_000]
@@ -345,7 +345,7 @@ mod tests {
 
     // test: RFC 9002 §7.3.2
     #[test]
-    fn one_reduction_a_recovery_period() {
+    fn the_window_is_reduced_once_per_recovery_period() {
         for (algorithm, after_first, after_second) in [
             (CongestionAlgorithm::NewReno, 50_000, 25_000),
             (CongestionAlgorithm::Cubic, 70_000, 49_000),
@@ -371,7 +371,7 @@ mod tests {
 
     // test: RFC 9002 §7.6.2, §7.2 — down to two datagrams and into slow start, never lower.
     #[test]
-    fn persistent_congestion_and_the_minimum() {
+    fn persistent_congestion_reduces_the_window_to_the_minimum() {
         for algorithm in BOTH {
             let mut controller = Controller::new(algorithm, 1000);
             ack(&mut controller, at(100), 90_000, at(0), false, &rtt(100));
@@ -405,7 +405,7 @@ mod tests {
 
     // test: RFC 9002 §7.2
     #[test]
-    fn a_new_datagram_size() {
+    fn a_new_datagram_size_rescales_only_the_initial_and_minimum_windows() {
         for algorithm in BOTH {
             let mut controller = Controller::new(algorithm, 1200);
             controller.set_max_datagram(1400);
@@ -425,7 +425,7 @@ mod tests {
 
     // test: RFC 9438 §4.9.2
     #[test]
-    fn a_reduction_for_nothing_is_undone() {
+    fn a_spurious_reduction_is_undone() {
         for algorithm in BOTH {
             let mut controller = Controller::new(algorithm, 1000);
             ack(&mut controller, at(100), 90_000, at(0), false, &rtt(100));
@@ -456,7 +456,7 @@ mod tests {
 
     // test: draft-ietf-ccwg-bbr §5.5.11
     #[test]
-    fn bbr_takes_its_short_term_bounds_back() {
+    fn bbr_restores_its_short_term_bounds_after_spurious_loss() {
         let mut bbr = Bbr::new(1000);
         assert!(bbr.on_lost(at(100), 1000, 1, at(50)));
         assert!(!bbr.on_lost(at(101), 1000, 1, at(50)));

@@ -104,7 +104,7 @@ mod tests {
 
     // test: RFC 9002 §7.3.3 — congestion avoidance adds one datagram a window.
     #[test]
-    fn congestion_avoidance() {
+    fn congestion_avoidance_adds_one_datagram_per_window() {
         let mut newreno = NewReno::new(1000);
         newreno.on_congestion_event(Time::from_nanos(10), Time::from_nanos(5));
         assert_eq!(newreno.window(), 5_000);

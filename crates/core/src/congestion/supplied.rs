@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_bounded() {
+    fn reported_figures_are_clamped() {
         for (window, rate, bounded) in [
             (0, Some(0), (2_000, Some(1))),
             (u64::MAX, Some(u64::MAX), (MOST, Some(MOST))),

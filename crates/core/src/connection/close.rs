@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_become_rare_go_to_the_peer_and_amplify_nothing() {
+    fn close_answers_become_rarer_and_never_amplify() {
         let [peer, other]: [SocketAddr; 2] =
             ["192.0.2.1:1", "192.0.2.2:1"].map(|address| address.parse().unwrap());
         let mut closing = Closing::new(peer, &[7; 60]);

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_gets_its_share_of_a_kind_each_second() {
+    fn each_prefix_has_a_quota_per_kind_and_second() {
         let mut answers = Answers::new([1; 16], ANSWERS_PER_SECOND);
         let share = ANSWERS_PER_SECOND / PREFIX_SHARE;
         let v4 = |third, last| IpAddr::from(Ipv4Addr::new(192, 0, third, last));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn resets_have_a_rate_of_their_own() {
+    fn resets_have_a_separate_rate() {
         let to = |n: u32| IpAddr::from(Ipv4Addr::from(n << 8));
         for (resets, of_one) in [(0, 0), (1, 1), (25, 3), (2_000, 200)] {
             let mut answers = Answers::new([4; 16], resets);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_is_used_up_leaves_the_others() {
+    fn exhausting_one_kind_leaves_the_others_available() {
         let mut answers = Answers::new([2; 16], ANSWERS_PER_SECOND);
         let mut sent = 0;
         for n in 0..100_000_u32 {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn who_meets_a_flood_in_a_bucket_does_not_meet_it_in_the_next_second() {
+    fn buckets_are_rehashed_every_second() {
         let answers = Answers::new([3; 16], ANSWERS_PER_SECOND);
         let (flood, honest) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 1));
         let met = (0..10_000)

@@ -460,7 +460,7 @@ mod tests {
     // test: SECURITY.md row 18: tokens that collide cannot be chosen without knowing the endpoint's
     // own key; ids: `routes`
     #[test]
-    fn tokens_of_peers_are_hashed_with_a_key_of_the_endpoints_own() {
+    fn peers_reset_tokens_are_hashed_with_a_key_per_endpoint() {
         let endpoint = || Endpoint::new(EndpointConfig::new([1; 32]), None, [2; 32]);
         let (one, two) = (endpoint(), endpoint());
         let hash = |e: &Endpoint| e.reset_tokens.hasher().hash_one([7; 16]);

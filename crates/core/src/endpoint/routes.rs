@@ -230,7 +230,7 @@ mod tests {
     // test: SECURITY.md row 18: ids that collide cannot be chosen without knowing the endpoint's
     // own key
     #[test]
-    fn ids_are_hashed_with_a_key_of_the_endpoints_own() {
+    fn ids_are_hashed_with_a_key_per_endpoint() {
         let (one, two) = (Routes::new(), Routes::new());
         assert_eq!(one.hash(7), one.hash(7));
         assert_ne!(one.hash(7), two.hash(7));
@@ -239,7 +239,7 @@ mod tests {
     /// Ids at equal distances, as a peer may choose them for its first packets, are found at once
     /// or after a few steps.
     #[test]
-    fn ids_at_any_distance_spread() {
+    fn equally_spaced_ids_do_not_collide() {
         for stride in [
             1_u64,
             2,

@@ -436,7 +436,7 @@ mod tests {
 
     // test: RFC 9000 §19.15, §5.1.1, §5.1.2
     #[test]
-    fn floods_and_contradictions_are_refused() {
+    fn too_many_or_contradictory_ids_are_rejected() {
         let mut ids = with(MAX_REMOTE_IDS as u8 - 1);
         ids.on_new(1, 0, id(1), [1; 16]).unwrap();
         for (sequence, cid, token) in [(1, 9, 1), (1, 1, 9), (9, 1, 9), (0, 9, 0)] {
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn retire_prior_to_moves_to_the_next() {
+    fn retire_prior_to_switches_to_the_next_id() {
         let mut ids = RemoteIds::new(id(0));
         ids.set_first_token([0; 16]);
         ids.on_new(1, 1, id(1), [1; 16]).unwrap();
@@ -486,7 +486,7 @@ mod tests {
 
     // test: RFC 9000 §9.5
     #[test]
-    fn each_path_has_an_id_of_its_own_and_gives_it_up() {
+    fn each_path_has_its_own_id_and_retires_it() {
         let mut ids = with(3);
         ids.lend(7);
         ids.lend(8);
@@ -514,7 +514,7 @@ mod tests {
 
     // test: RFC 9000 §5.1.2
     #[test]
-    fn every_path_leaves_a_retired_id() {
+    fn every_path_stops_using_a_retired_id() {
         let mut ids = with(3);
         ids.lend(7);
         ids.lend(8);
@@ -548,7 +548,7 @@ mod tests {
 
     // test: SECURITY.md row 3
     #[test]
-    fn ids_are_given_up_no_faster_than_the_peer_hears_of_it() {
+    fn ids_are_retired_no_faster_than_the_peer_acknowledges() {
         let mut ids = with(1);
         let mut rotations = 0;
         for n in 2..200_u8 {
@@ -567,7 +567,7 @@ mod tests {
 
     // A probe timeout repeats a frame whose packet is later declared lost, or acknowledged.
     #[test]
-    fn a_frame_under_way_twice_counts_once() {
+    fn a_retransmitted_retirement_counts_once() {
         let mut ids = with(1);
         assert!(ids.rotate());
         assert_eq!(retired(&mut ids), [0]);

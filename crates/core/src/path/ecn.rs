@@ -202,7 +202,7 @@ mod tests {
 
     // test: RFC 9000 §13.4.2, §A.4
     #[test]
-    fn some_packets_are_tried_and_the_rest_waits() {
+    fn a_few_packets_test_ecn_and_later_ones_stay_unmarked() {
         let (mut path, mut totals) = tested(9);
         assert_eq!(path.mark(), Ecn::Ect0);
         assert!(!path.covers(99) && path.covers(100) && path.covers(1000));
@@ -219,7 +219,7 @@ mod tests {
 
     // test: RFC 9000 §13.4.2.1 — SECURITY.md row 39
     #[test]
-    fn wrong_counts_end_it() {
+    fn wrong_ecn_counts_disable_ecn() {
         for (what, counts, acked) in [
             ("no counts", None, 1),
             ("too few", counts(4, 0, 0), 5),
@@ -245,7 +245,7 @@ mod tests {
 
     // test: RFC 9000 §A.4
     #[test]
-    fn a_path_that_drops_what_is_marked_is_not_marked() {
+    fn a_path_that_drops_marked_packets_gets_none() {
         let (mut path, _) = tested(20);
         for number in 90..119 {
             path.on_lost(number);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_never_begins() {
+    fn disabled_ecn_is_never_tested() {
         let mut path = EcnPath::new(false);
         path.begin(0);
         assert_eq!(path.mark(), Ecn::NotEct);

@@ -239,7 +239,7 @@ mod tests {
 
     // test: RFC 9000 §19.16; SECURITY.md row 3
     #[test]
-    fn ids_never_sent_cannot_be_retired() {
+    fn retiring_an_id_never_issued_is_an_error() {
         let mut ids = LocalIds::new(id(0));
         ids.set_peer_limit(8);
         assert!(ids.wants_more());
@@ -281,7 +281,7 @@ mod tests {
 
     // test: RFC 9000 §19.16
     #[test]
-    fn a_frame_cannot_retire_the_id_under_which_it_arrives() {
+    fn a_frame_cannot_retire_the_id_it_arrived_under() {
         let mut ids = LocalIds::new(id(0));
         ids.issue_preferred(id(1));
         assert_eq!(ids.retire(0, id(1), Time::ZERO), Ok(None));
@@ -313,7 +313,7 @@ mod tests {
 
     // test: SECURITY.md row 3
     #[test]
-    fn a_peer_that_retires_all_the_time_keeps_few_ids_routed() {
+    fn a_peer_that_retires_constantly_keeps_few_ids_routed() {
         let number = |n: u64| ConnectionId::new(&n.to_be_bytes()).unwrap();
         let mut ids = LocalIds::new(number(0));
         ids.set_peer_limit(8);

@@ -429,7 +429,7 @@ mod tests {
 
     // test: RFC 9000 §8.1, §14.1
     #[test]
-    fn three_times_what_was_received_in_full_datagrams() {
+    fn sending_is_limited_to_three_times_the_bytes_received() {
         let config = TransportConfig::default();
         let mut state = PathState::new(path("192.0.2.1:1"), 0, true, Mtu::new(&config), &config);
         assert_eq!(state.allowance(), 0);
@@ -448,7 +448,7 @@ mod tests {
 
     // test: RFC 9000 §21.5.6
     #[test]
-    fn nobody_from_outside_moves_inside() {
+    fn a_peer_cannot_move_from_a_public_to_a_private_address() {
         for (from, to, may) in [
             ("192.0.2.1:1", "192.0.2.1:2", true),
             ("192.0.2.1:1", "[2001:db8::1]:2", true),
@@ -470,7 +470,7 @@ mod tests {
 
     // test: SECURITY.md row 34
     #[test]
-    fn at_most_four_paths_and_the_way_back_stays() {
+    fn at_most_four_paths_are_kept_including_the_validated_one() {
         let config = TransportConfig::default();
         let mut paths = InactivePaths::default();
         let active = PathState::new(path("192.0.2.9:1"), 0, true, Mtu::new(&config), &config);
@@ -489,7 +489,7 @@ mod tests {
 
     // test: RFC 9000 §8.2.2, §13.3; SECURITY.md row 1
     #[test]
-    fn the_newest_responses_win() {
+    fn only_the_newest_responses_are_kept() {
         let mut paths = InactivePaths::default();
         for n in 0..1_000_000_u64 {
             paths.owe_response(0, n.to_be_bytes());

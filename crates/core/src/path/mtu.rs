@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_lost_by_chance_is_sent_again() {
+    fn a_randomly_lost_probe_is_sent_again() {
         for loses in 2..6 {
             for passes in [1280, 1400, 1452, 1472] {
                 let mut mtu = up_to(1472);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_was_only_late_counts() {
+    fn a_late_acknowledgement_of_a_probe_counts() {
         let mut mtu = up_to(1472);
         mtu.on_probe_sent(1, 1472);
         for _ in 0..2 {
@@ -438,7 +438,7 @@ mod tests {
 
     // test: RFC 8899 §5.1.1
     #[test]
-    fn a_path_that_grew_is_noticed_after_ten_minutes() {
+    fn a_larger_path_mtu_is_found_after_ten_minutes() {
         let mut mtu = up_to(1472);
         search(&mut mtu, 1280, 0);
         assert!(mtu.current() <= 1280 && !mtu.wants_probe(NOW));
@@ -452,7 +452,7 @@ mod tests {
 
     // test: RFC 8899 §4.3
     #[test]
-    fn large_packets_that_vanish_start_the_search_over() {
+    fn losing_only_large_packets_restarts_the_search() {
         let mut mtu = up_to(1472);
         assert!((0..9).all(|_| !mtu.on_large_lost(9)), "none is large yet");
         search(&mut mtu, 1472, 0);
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn one_by_one_it_takes_not_many_more() {
+    fn probing_one_size_at_a_time_takes_few_more_probes() {
         for passes in [1200, 1472, 4000, 8972, 9000] {
             let mut mtu = up_to(9000);
             let (_, probes) = search_in(0, &mut mtu, passes, 0);
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_window_takes_what_fits() {
+    fn a_small_window_limits_probes_to_what_fits() {
         let mut mtu = up_to(65_507);
         assert_eq!(mtu.next_probe(12_000, false), Some(8972));
         mtu.on_probe_sent(1, 8972);
@@ -499,7 +499,7 @@ mod tests {
 
     // test: RFC 9000 §18.2
     #[test]
-    fn the_peers_limit_holds() {
+    fn the_peers_limit_bounds_the_search() {
         let mut mtu = up_to(9000);
         mtu.limit(1400);
         search(&mut mtu, 9000, 0);
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_start_is_taken_at_its_word_until_it_fails() {
+    fn a_configured_initial_size_is_used_until_it_fails() {
         let config = TransportConfig::default().initial_udp_payload(1400);
         let mut mtu = Mtu::new(&config);
         assert_eq!(mtu.current(), 1400);
@@ -531,7 +531,7 @@ mod tests {
 
     // test: RFC 8899 §4.3, BASE_PLPMTU
     #[test]
-    fn a_black_hole_leaves_what_every_path_is_known_to_carry() {
+    fn a_black_hole_falls_back_to_the_configured_minimum() {
         let config = TransportConfig::default().min_udp_payload(1400);
         let mut mtu = Mtu::new(&config);
         assert_eq!(mtu.current(), 1400, "a new path carries it too");
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn without_discovery_nothing_is_searched_for() {
+    fn without_discovery_there_is_no_search() {
         let config = TransportConfig::default()
             .initial_udp_payload(1300)
             .mtu_discovery(false);

@@ -215,7 +215,7 @@ mod tests {
     // test: draft-ietf-quic-load-balancers §B.1, §B.2. (The second example of §B.1 is half a byte
     // short.)
     #[test]
-    fn vectors_of_the_draft() {
+    fn the_vectors_of_the_draft_are_reproduced() {
         for (rotation, key, server, nonce, id) in [
             (0, None, "c4605e", "4504cc4f", "07c4605e4504cc4f"),
             (0, Some(KEY), "ed793a", "ee080dbf", "0720b1d07b359d3c"),
@@ -256,7 +256,7 @@ mod tests {
 
     // test: draft-ietf-quic-load-balancers §5.4.2.4
     #[test]
-    fn the_example_of_the_draft() {
+    fn the_example_of_the_draft_is_reproduced() {
         let key = "fdf726a9893ec05c0632d3956680baf0";
         let encoder = encoder(0, &hex("31441a"), 4, Some(key));
         let id = encoder.encode(0, &hex("9c69c275"));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_comes_back_and_no_id_comes_twice() {
+    fn every_length_decodes_and_no_id_repeats() {
         let mut rng = StdRng::from_seed([5; 32]);
         for server_len in 1..=15 {
             for nonce_len in 4..=MAX_PLAINTEXT - server_len {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_length_the_first_byte_tells_the_rotation_only() {
+    fn without_a_length_the_first_byte_reveals_only_the_rotation() {
         let mut rng = StdRng::from_seed([6; 32]);
         let mut encoder = encoder(6, &[1, 2], 8, None);
         encoder.config.encode_length = false;
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_byte_names_the_worker_and_nonces_are_shared_out() {
+    fn the_first_byte_names_the_worker_and_workers_split_the_nonces() {
         let mut rng = StdRng::from_seed([7; 32]);
         for (rotation, workers) in [(0, 1), (1, 2), (2, 3), (3, 7), (5, 31), (6, 32)] {
             let mut seen = std::collections::HashSet::new();

@@ -53,7 +53,7 @@ mod tests {
 
     // test: RFC 9000 §17.4
     #[test]
-    fn one_path_in_sixteen_is_still_and_its_value_says_nothing() {
+    fn one_path_in_sixteen_does_not_spin_and_has_a_random_value() {
         let mut rng = StdRng::from_seed([1; 32]);
         let mut draw = |wanted| (0..16_000).map(|_| Spin::draw(wanted, &mut rng)).collect();
         let drawn: Vec<Spin> = draw(true);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_turns_it_over_and_a_server_sends_it_back() {
+    fn a_client_inverts_the_spin_bit_and_a_server_reflects_it() {
         let spinning = Spin {
             spins: true,
             value: false,

@@ -131,7 +131,7 @@ mod tests {
 
     // test: RFC 9000 §8.2.1, §8.2.3, §8.2.4
     #[test]
-    fn three_challenges_any_of_which_may_be_answered() {
+    fn three_challenges_are_sent_and_any_may_be_answered() {
         let mut validation = Validation::new(ms(0), PTO, false);
         let mut sent = 0;
         for now in (0..300).map(ms) {
@@ -159,7 +159,7 @@ mod tests {
 
     // test: RFC 9000 §8.2.3
     #[test]
-    fn a_small_datagram_says_nothing_of_the_size() {
+    fn a_small_challenge_does_not_validate_the_mtu() {
         let mut validation = Validation::new(ms(0), PTO, false);
         validation.on_sent(ms(0), [1; 8], 1199);
         assert!(!validation.answer(ms(1), [1; 8]).unwrap().size);

@@ -85,7 +85,7 @@ mod tests {
 
     // test: RFC 9002 §6.1.1, §6.1.2
     #[test]
-    fn by_number_and_by_time() {
+    fn loss_is_declared_by_packet_number_and_by_time() {
         let mut rtt = RttEstimator::new(Duration::from_millis(333));
         rtt.update(Duration::from_millis(80), Duration::ZERO);
         let mut space = space(&[0, 10, 20, 30]);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_are_those_of_the_configuration() {
+    fn thresholds_follow_the_configuration() {
         let mut rtt = RttEstimator::new(Duration::from_millis(333));
         rtt.update(Duration::from_millis(80), Duration::ZERO);
         let config = TransportConfig::default()

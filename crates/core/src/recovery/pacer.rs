@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn off_means_no_limit() {
+    fn a_disabled_pacer_has_no_limit() {
         let mut pacer = Pacer::new(false);
         let budget = pacer.budget(Time::ZERO, &allowed(1, false), &rtt(100), DATAGRAM, BUNDLE);
         assert_eq!(budget, u64::MAX);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_long_queue_bursts_are_larger_and_rarer() {
+    fn long_queues_get_larger_and_rarer_bursts() {
         // 1 Gbit/s; the path takes 100 µs or 20 ms, and the queue as long as `queue`.
         for (path, queue, expected_us) in [
             (100, 4_000, 524),
@@ -464,7 +464,7 @@ mod tests {
     // test: RFC 9002 §7.7 — room made by acknowledgements is paced, too: they come rarely, and the
     // window is full before.
     #[test]
-    fn a_full_window_opens_for_no_burst() {
+    fn room_in_a_full_window_causes_no_burst() {
         // 200 packets of 1,200 bytes in 50 ms: 4,500 bytes in 750 µs, less than the window's 32nd.
         let (rtt, window) = (rtt(50_000), 240_000);
         for (slow_start, longest) in [(false, 7_200), (true, 38_400)] {
@@ -508,7 +508,7 @@ mod tests {
     // test: RFC 9002 §7.7 — a window of 33 packets, which a queue of a tenth of it holds three of:
     // an acknowledgement of four makes no burst of four.
     #[test]
-    fn a_small_window_opens_for_two_packets() {
+    fn room_in_a_small_window_releases_two_packets() {
         let (rtt, window) = (rtt(40_000), 40_000);
         let mut pacer = Pacer::new(true);
         let budget = |pacer: &mut Pacer, now: u64| {
@@ -584,7 +584,7 @@ mod tests {
 
     // test: RFC 9002 §7.7 — with nothing in flight, the initial window may leave at once.
     #[test]
-    fn an_empty_path_takes_the_initial_window() {
+    fn an_idle_path_gets_the_initial_window_at_once() {
         // How much of 10,000 bytes leaves a fifth of the smoothed round trip after the last ones.
         let (rtt, window) = (rtt(1_000), 14_400);
         let sent = |path_empty, rate, window_full| {
@@ -635,7 +635,7 @@ mod tests {
 
     // test: RFC 9002 §7.7 — before the first sample no more than the initial window at once.
     #[test]
-    fn before_the_first_sample() {
+    fn before_the_first_rtt_sample_the_initial_window_is_the_limit() {
         let unknown = RttEstimator::new(Duration::from_millis(333));
         let mut pacer = Pacer::new(true);
         let budget = |now: u64, pacer: &mut Pacer| {
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_released_stays_released() {
+    fn released_bytes_stay_released() {
         let (rtt, window) = (rtt(100_000), 40_000);
         let mut pacer = Pacer::new(true);
         let now = Time::from_nanos(START);
@@ -671,7 +671,7 @@ mod tests {
     // test: RFC 9002 §7.7 — a burst is the initial window at most, but more on a short path, even
     // while its queues are long.
     #[test]
-    fn short_paths_have_larger_quanta() {
+    fn short_paths_get_larger_quanta() {
         // In packets, for a window, the minimum RTT, and the RTT now.
         let quantum = |window, min_micros, micros| {
             let mut rtt = rtt(min_micros);
@@ -701,7 +701,7 @@ mod tests {
 
     // Without GSO a bundle is one datagram; the quantum is two packets all the same.
     #[test]
-    fn a_quantum_is_two_packets_at_least() {
+    fn a_quantum_is_at_least_two_packets() {
         let (rtt, window) = (rtt(100_000), 40_000);
         let mut pacer = Pacer::new(true);
         let bundle = usize::from(DATAGRAM);

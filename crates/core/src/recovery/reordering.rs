@@ -278,7 +278,7 @@ mod tests {
 
     // test: RFC 9438 §4.9.2
     #[test]
-    fn only_an_episode_without_a_real_loss_is_undone() {
+    fn an_episode_is_undone_only_if_all_its_losses_were_spurious() {
         let mut reordering = Reordering::new(&TransportConfig::default());
         for number in [3, 4, 5, 9] {
             reordering.on_lost(number, ms(0), 1000);
@@ -317,7 +317,7 @@ mod tests {
 
     // test: RFC 9002 §6.1.1, §6.1.2
     #[test]
-    fn thresholds_follow_what_is_late_and_fall_back() {
+    fn thresholds_adapt_to_reordering_and_decay() {
         let (rtt, mut reordering) = (rtt(), Reordering::new(&TransportConfig::default()));
         assert_eq!(reordering.packet_threshold(), 3);
         assert_eq!(reordering.loss_delay(&rtt), Duration::from_millis(90));
@@ -342,7 +342,7 @@ mod tests {
     /// Whatever is lost and acknowledged, a plain set of numbers gives the same result, and no more
     /// ranges than allowed are held.
     #[test]
-    fn ranges_hold_what_a_set_holds() {
+    fn ranges_agree_with_a_plain_set() {
         let mut next = crate::common::numbers(7);
         for _ in 0..50 {
             let mut reordering = Reordering::new(&TransportConfig::default());

@@ -102,7 +102,7 @@ mod tests {
 
     // test: RFC 9002 §5.3, §6.2.2
     #[test]
-    fn starts_from_the_initial_rtt_and_forgets_it() {
+    fn the_first_sample_replaces_the_initial_rtt() {
         let mut rtt = RttEstimator::new(ms(333));
         assert!(!rtt.has_sample());
         assert_eq!(rtt.pto_base(), ms(333) + ms(333) * 2);
@@ -116,7 +116,7 @@ mod tests {
 
     // test: RFC 9002 §5.3 — samples, delays and the estimates worked out by hand.
     #[test]
-    fn follows_the_formulas() {
+    fn samples_follow_the_formulas_of_the_rfc() {
         let mut rtt = RttEstimator::new(ms(333));
         rtt.update(ms(80), ms(0));
         for (sample, ack_delay, smoothed_us, var_us) in [

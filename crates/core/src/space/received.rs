@@ -388,7 +388,7 @@ mod tests {
 
     // test: RFC 9000 §13.2.1, §13.2.2
     #[test]
-    fn one_packet_waits_two_do_not() {
+    fn one_packet_delays_its_acknowledgement_and_two_do_not() {
         let mut received = ReceivedPackets::default();
         let now = Time::from_nanos(1_000);
         received.insert(0, now);
@@ -449,7 +449,7 @@ mod tests {
 
     // test: draft-ietf-quic-ack-frequency §6.3
     #[test]
-    fn congestion_is_reported_when_it_begins() {
+    fn the_first_ce_mark_is_acknowledged_at_once() {
         let rare = AckPolicy {
             eliciting_threshold: 1000,
             ..POLICY
@@ -472,7 +472,7 @@ mod tests {
 
     // test: RFC 9000 §12.3, §13.1; SECURITY.md row 5
     #[test]
-    fn what_is_left_out_is_known_and_never_reported() {
+    fn left_out_packets_are_recognised_and_never_acknowledged() {
         use std::collections::BTreeSet;
 
         let mut next = crate::common::numbers(5);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_largest_number_left_out_does_not_shorten_the_delay() {
+    fn leaving_out_the_largest_number_does_not_shorten_the_delay() {
         let mut received = ReceivedPackets::default();
         received.insert(0, Time::from_nanos(1_000));
         received.insert(1, Time::from_nanos(5_000));

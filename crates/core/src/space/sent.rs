@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_follow_their_packets() {
+    fn frames_are_returned_with_their_packets() {
         let mut sent = SentPackets::default();
         for i in 0..5 {
             push(&mut sent, SentFrame::NewConnectionId(i));
@@ -552,7 +552,7 @@ mod tests {
 
     // test: RFC 9000 §13.1, §21.4
     #[test]
-    fn numbers_never_sent_are_recognised() {
+    fn packet_numbers_never_sent_are_recognised() {
         let mut sent = SentPackets::default();
         push(&mut sent, SentFrame::MaxData);
         sent.skip_number(Time::ZERO);
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_keeps_to_the_packets_held() {
+    fn a_run_covers_only_tracked_packets() {
         let mut sent = SentPackets::default();
         let id = StreamId(3);
         let like = SentPacket::with_one_frame(Time::ZERO, 100, 0, false);
@@ -581,7 +581,7 @@ mod tests {
 
     // test: SECURITY.md row 48
     #[test]
-    fn what_is_settled_is_not_looked_at_again() {
+    fn settled_packets_are_skipped() {
         let mut sent = SentPackets::default();
         for _ in 0..1000 {
             push(&mut sent, SentFrame::MaxData);
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn skipping_and_passing_find_what_a_search_finds() {
+    fn skipping_agrees_with_a_linear_search() {
         let mut next = crate::common::numbers(3);
         for _ in 0..200 {
             let mut sent = SentPackets::default();

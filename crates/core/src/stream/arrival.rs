@@ -299,7 +299,7 @@ mod tests {
 
     // test: RFC 9000 §4.1 — SECURITY.md row 5
     #[test]
-    fn a_run_is_taken_at_the_end_and_within_the_limits_only() {
+    fn a_run_is_accepted_only_in_order_and_within_flow_control() {
         let (mut streams, [a, b]) = streams(40_000);
         let pieces: [&[u8]; 8] = [&[7; 100]; 8];
         assert!(!streams.on_stream_run(a, 0, 800, &pieces), "no stream yet");
@@ -320,7 +320,7 @@ mod tests {
 
     // test: SECURITY.md row 5
     #[test]
-    fn a_run_leaves_a_stream_alone_that_is_nearly_too_fragmented() {
+    fn a_run_is_not_accepted_on_a_nearly_too_fragmented_stream() {
         let (mut streams, [a, _]) = streams(1 << 24);
         let last = 1024 * (MAX_STREAM_FRAGMENTS as u64 - 8);
         for offset in (1024..=last).step_by(1024) {

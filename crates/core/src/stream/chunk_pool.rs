@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_come_back_in_their_size() {
+    fn chunks_return_to_the_pool_of_their_size() {
         let mut pool = ChunkPool::default();
         for (capacity, size) in [
             (1, 512),

@@ -201,7 +201,7 @@ mod tests {
 
     // test: RFC 9000 §4.1
     #[test]
-    fn credit_is_renewed_at_half_and_grows_by_use() {
+    fn credit_is_renewed_at_half_and_the_window_grows_with_use() {
         let mut credit = ReceiveCredit::new(1000, 4000);
         assert_eq!(credit.receive_to(1001), None);
         assert_eq!(credit.receive_to(600), Some(600));
@@ -228,7 +228,7 @@ mod tests {
 
     // test: RFC 9000 §4.1
     #[test]
-    fn a_full_window_of_unread_data_grows_to_its_limit() {
+    fn a_window_full_of_unread_data_grows_to_its_limit() {
         let rtt = Duration::from_millis(10);
         let mut credit = ReceiveCredit::new(1000, 3000);
         credit.receive_to(999);
@@ -251,7 +251,7 @@ mod tests {
 
     // test: RFC 9000 §4.1
     #[test]
-    fn a_limit_that_changes_takes_nothing_back() {
+    fn lowering_a_limit_revokes_no_credit() {
         let rtt = Duration::from_millis(10);
         let mut credit = ReceiveCredit::new(100_000, 100_000);
         let use_up = |credit: &mut ReceiveCredit, limit: u64| {

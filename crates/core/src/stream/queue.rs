@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_then_turns() {
+    fn higher_levels_go_first_and_streams_of_a_level_take_turns() {
         let mut queue = SendQueue::default();
         assert!(queue.is_empty() && queue.front().is_none());
         for id in [0, 4, 8] {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_a_level_move() {
+    fn incremental_and_other_streams_of_a_level_both_progress() {
         let mut queue = SendQueue::default();
         let ordered = Priority {
             level: 0,
@@ -256,7 +256,7 @@ mod tests {
 
     /// A stream whose rank changes back and forth is in the line once, and takes one turn.
     #[test]
-    fn a_rank_that_changes_leaves_nothing_behind() {
+    fn changing_a_priority_leaves_no_stale_entry() {
         let params = TransportParameters {
             initial_max_data: 1 << 20,
             initial_max_stream_data_uni: 1 << 20,

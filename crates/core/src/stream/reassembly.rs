@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn any_order_and_overlap_gives_the_stream() {
+    fn any_order_and_overlap_reassembles_the_stream() {
         let mut next = crate::common::numbers(7);
         for round in 0..600 {
             let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_stream_takes_memory_for_what_came() {
+    fn a_short_stream_takes_memory_for_what_arrived() {
         let (mut stream, mut pool) = (Reassembly::of_stream(), ChunkPool::default());
         stream.insert(0, &[7; 108], &mut pool).unwrap();
         stream.insert(108, &[7; 916], &mut pool).unwrap();

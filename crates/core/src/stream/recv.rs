@@ -390,7 +390,7 @@ mod tests {
 
     // test: draft-ietf-quic-reliable-stream-reset §5.2
     #[test]
-    fn a_partial_reset_delivers_what_it_promises() {
+    fn a_partial_reset_delivers_up_to_its_reliable_size() {
         let (mut s, mut pool) = stream();
         s.receive(0, b"abc", false, &mut pool).unwrap();
         assert_eq!(s.receive_reset(7, 10, 5), Ok(7));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_data_then_the_end_once() {
+    fn data_is_read_and_then_the_end_once() {
         let (mut s, mut pool) = stream();
         s.receive(0, b"abc", true, &mut pool).unwrap();
         assert_eq!(s.read(2, &mut pool), Ok(Some(Bytes::from_static(b"ab"))));

@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lost_ranges_come_first_and_acknowledged_ones_never_again() {
+    fn lost_ranges_are_sent_first_and_acknowledged_ones_never_again() {
         let mut buffer = SendBuffer::default();
         buffer.push(Chunk::Shared(Bytes::from_static(b"0123456789")));
         buffer.push(Chunk::Shared(Bytes::from_static(b"abcdefghij")));
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_on_its_own_is_not_copied() {
+    fn a_single_message_is_not_copied() {
         let mut buffer = SendBuffer::default();
         let message = Bytes::from(vec![7; 100]);
         buffer.write(message.clone());

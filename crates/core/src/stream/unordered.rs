@@ -162,7 +162,7 @@ mod tests {
     // test: a reader that switches order in the middle gets every byte once, no matter how often
     // and in which order data arrives.
     #[test]
-    fn every_byte_is_given_once() {
+    fn every_byte_is_delivered_once() {
         let mut next = crate::common::numbers(11);
         for round in 0..500 {
             let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());

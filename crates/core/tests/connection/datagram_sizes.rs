@@ -58,7 +58,7 @@ fn pattern(len: usize) -> Vec<u8> {
 const ACK_ONLY: usize = 60;
 
 #[test]
-fn padded_datagrams_have_one_size_whatever_they_hold() {
+fn padded_datagrams_all_have_one_size() {
     for pads in [true, false] {
         let transport = TransportConfig::default().pad_to_mtu(pads);
         let (mut link, handle) = connected(transport, TransportConfig::default());
@@ -103,7 +103,7 @@ fn padded_datagrams_have_one_size_whatever_they_hold() {
 
 // test: RFC 9002 §6.2.4: one or two probes, padded or not
 #[test]
-fn a_probe_timeout_sends_no_more_packets_when_they_are_padded() {
+fn padding_does_not_make_a_probe_timeout_send_more_packets() {
     for pads in [true, false] {
         let transport = TransportConfig::default().pad_to_mtu(pads);
         let (mut link, handle) = connected(transport, TransportConfig::default());
@@ -160,7 +160,7 @@ fn early_data_is_padded_too() {
 
 // test: RFC 9000 §18.2, max_udp_payload_size
 #[test]
-fn the_peer_sends_no_larger_datagrams_than_are_wanted() {
+fn max_udp_payload_size_bounds_the_peers_datagrams() {
     for (wanted, largest) in [(1200, 1200), (1300, 1300), (65_527, 1472)] {
         let client = TransportConfig::default().max_received_udp_payload(wanted);
         assert_eq!(client.check(), Ok(()));
@@ -189,7 +189,7 @@ fn the_peer_sends_no_larger_datagrams_than_are_wanted() {
 }
 
 #[test]
-fn what_every_path_carries_is_sent_from_the_first_data_on() {
+fn min_udp_payload_is_used_from_the_first_data_on() {
     let transport = || TransportConfig::default().mtu_discovery(false);
     for (least, size) in [(1200, 1200), (1400, 1400), (1472, 1472)] {
         let client = transport().min_udp_payload(least);
@@ -210,7 +210,7 @@ fn what_every_path_carries_is_sent_from_the_first_data_on() {
 
 // test: RFC 9000 §18.2 — no datagram is larger.
 #[test]
-fn no_setting_asks_for_more_than_udp_carries() {
+fn settings_above_the_largest_udp_payload_are_rejected() {
     let transport = TransportConfig::default;
     let largest = transport()
         .max_udp_payload(65_527)

@@ -14,7 +14,7 @@ fn numbered(i: u32, len: usize) -> Bytes {
 
 // test: RFC 9221 §5
 #[test]
-fn arrive_in_both_directions_and_in_order() {
+fn datagrams_arrive_in_both_directions_and_in_order() {
     let mut pair = Pair::new();
     assert_eq!(
         pair.connection(Side::Client)
@@ -125,7 +125,7 @@ fn a_writer_is_notified_once_and_before_the_queue_runs_dry() {
 }
 
 #[test]
-fn a_datagram_that_is_larger_than_the_queue_is_sent_all_the_same() {
+fn a_datagram_larger_than_the_queue_is_still_sent() {
     let mut pair = Pair::with(TransportConfig::default().datagram_send_buffer(500));
     pair.run();
     let client = pair.connection(Side::Client);
@@ -187,7 +187,7 @@ fn the_last_packet_of_a_bundle_is_as_long_as_the_others() {
 }
 
 #[test]
-fn travel_in_bundles() {
+fn datagrams_are_sent_in_bundles() {
     // A packet leaves some hundred bytes unused; 300-byte datagrams fit four times.
     assert_eq!(bundles(&[1100; 8]), [8]);
     assert_eq!(bundles(&[300; 12]), [3]);

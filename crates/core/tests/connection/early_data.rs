@@ -161,7 +161,7 @@ fn streams_with_early_data_are_marked() {
 
 // test: SECURITY.md row 33: off unless asked for, by both ends
 #[test]
-fn there_is_none_unless_both_ends_ask_for_it() {
+fn early_data_requires_both_ends_to_enable_it() {
     for (client_asks, server_asks) in [(true, false), (false, true), (false, false)] {
         let (client, server) = tls();
         let (mut client, mut server) = ((*client).clone(), (*server).clone());
@@ -270,7 +270,7 @@ fn limits_and_partial_resets_survive_a_rejection() {
 
 // test: RFC 9000 §7.4.1: a server with lower limits does not accept
 #[test]
-fn a_server_that_has_lowered_its_limits_rejects() {
+fn a_server_that_has_lowered_its_limits_rejects_early_data() {
     let tls = tls();
     let lower = TransportConfig::default()
         .max_concurrent_uni_streams(3)
@@ -359,7 +359,7 @@ fn early_data_follows_a_retry() {
 /// An application may take its time to accept; the early data behind the ClientHello is offered
 /// with it.
 #[test]
-fn early_data_of_an_attempt_that_waits_belongs_to_it() {
+fn early_data_of_a_waiting_attempt_belongs_to_it() {
     let tls = tls();
     let mut link = link(&tls, TransportConfig::default());
     link.server.policy = Policy::Wait;
@@ -383,7 +383,7 @@ fn early_data_of_an_attempt_that_waits_belongs_to_it() {
 
 // test: RFC 9001 §9.2, SECURITY.md row 33
 #[test]
-fn a_captured_flight_is_refused_the_second_time() {
+fn a_replayed_flight_is_rejected() {
     let tls = tls();
     let mut link = link(&tls, TransportConfig::default());
     let handle = connect(&mut link, &tls);
@@ -412,7 +412,7 @@ fn a_captured_flight_is_refused_the_second_time() {
 
 // test: RFC 9369 §4.1, §5
 #[test]
-fn early_data_keeps_to_the_version_of_its_ticket() {
+fn early_data_uses_the_version_of_its_ticket() {
     let tls = tls();
     // The server now changes the version: early data is sent in the original version, and accepted.
     let mut link = link(&tls, rather_version_2());
@@ -512,7 +512,7 @@ impl rustls::server::StoresServerSessions for Careless {
 
 // test: RFC 9000 §7.4.1
 #[test]
-fn a_server_that_accepts_with_lower_limits_is_found_out() {
+fn a_client_detects_a_server_that_accepts_early_data_with_lower_limits() {
     let lowered: [fn(&mut TransportConfig); 6] = [
         |t| t.initial_window /= 2,
         |t| t.initial_stream_window /= 2,
@@ -620,7 +620,7 @@ fn flight_with(tls: &Tls, payload: &[u8]) -> Vec<Vec<u8>> {
 
 // test: RFC 9000 §12.4 table 3, §12.5
 #[test]
-fn frames_that_a_0_rtt_packet_must_not_carry() {
+fn frames_forbidden_in_0_rtt_are_rejected() {
     // A type and the fields that it needs; zero padding is more PADDING.
     let stream = [0x0a, 2, 3, 1, 2, 3];
     for (payload, refused) in [

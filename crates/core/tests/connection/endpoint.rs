@@ -82,7 +82,7 @@ fn initials(hello: &[u8], in_frame: usize) -> Vec<Vec<u8>> {
 
 // test: SECURITY.md row 47: work by the byte, not by the piece
 #[test]
-fn a_client_hello_in_single_bytes_is_answered_once_it_is_whole() {
+fn a_client_hello_in_single_bytes_is_answered_once_it_is_complete() {
     let hello = client_hello(parameters());
     let mut server = server();
     let from = "192.0.2.9:9".parse().unwrap();
@@ -102,7 +102,7 @@ fn a_client_hello_in_single_bytes_is_answered_once_it_is_whole() {
 // test: RFC 9000 §7.4, SECURITY.md rows 10 and 13: whatever a first flight holds, the answer is in
 // order
 #[test]
-fn damaged_client_hellos_and_parameters_end_in_an_error_or_in_nothing() {
+fn damaged_client_hellos_and_parameters_are_dropped_or_close_with_an_error() {
     let mut rng = StdRng::from_seed([4; 32]);
     let from = "192.0.2.9:9".parse().unwrap();
     let whole = client_hello(parameters());
@@ -174,7 +174,7 @@ fn short_packet() -> (Link, usize, Vec<u8>) {
 
 // test: RFC 9000 §10.3
 #[test]
-fn what_is_not_here_may_be_the_predecessors() {
+fn unroutable_datagrams_are_offered_to_the_predecessor() {
     let path = Path {
         remote: "192.0.2.9:9".parse().unwrap(),
         local: None,
@@ -217,7 +217,7 @@ fn what_is_not_here_may_be_the_predecessors() {
 
 // test: RFC 9000 §10.3, §10.3.2, SECURITY.md row 30
 #[test]
-fn an_endpoint_with_the_same_key_resets_and_one_with_another_does_not() {
+fn only_an_endpoint_with_the_same_reset_key_can_reset() {
     for (key, resets) in [([1; 32], true), ([2; 32], false)] {
         let (mut link, handle, datagram) = short_packet();
         // Another process, with no state at all; its other secrets differ.
@@ -239,7 +239,7 @@ fn an_endpoint_with_the_same_key_resets_and_one_with_another_does_not() {
 
 // test: RFC 9000 §10.3.3, SECURITY.md row 31
 #[test]
-fn resets_are_shorter_than_what_they_answer_and_limited_in_number() {
+fn resets_are_shorter_than_their_triggers_and_rate_limited() {
     let path = Path {
         remote: "192.0.2.9:9".parse().unwrap(),
         local: None,
@@ -295,7 +295,7 @@ fn resets_are_shorter_than_what_they_answer_and_limited_in_number() {
 
 // test: RFC 9000 §10.3.3, §21.11, SECURITY.md row 54
 #[test]
-fn a_flood_of_one_kind_leaves_the_answers_of_the_others() {
+fn a_flood_of_one_kind_leaves_answers_for_the_others() {
     type Kind = (&'static str, fn(&[u8; 8]) -> Vec<u8>);
     let kinds: [Kind; 3] = [
         ("reset", |id| [&[0x40][..], id, &[7; 60]].concat()),
@@ -425,7 +425,7 @@ fn late_packets_under_a_retired_id_are_processed_for_three_probe_timeouts() {
 }
 
 #[test]
-fn retired_ids_expire_in_silence_and_end_with_the_connection() {
+fn retired_ids_expire_on_idle_connections_and_end_with_the_connection() {
     for ends in [false, true] {
         let (mut link, handle, late) = late_packets(Side::Client, 1);
         if ends {
@@ -452,7 +452,7 @@ fn quic_lb(key: Option<[u8; 16]>, nonce_len: usize) -> ConnectionIdGenerator {
 
 // test: draft-ietf-quic-load-balancers §5.2
 #[test]
-fn a_server_behind_a_load_balancer_hands_out_ids_that_name_it() {
+fn a_server_behind_a_load_balancer_issues_ids_that_name_it() {
     for (key, nonce_len) in [(None, 8), (Some([8; 16]), 4), (Some([8; 16]), 13)] {
         let (client_tls, server_tls) = tls();
         let config = config().cid_generator(quic_lb(key, nonce_len));
@@ -482,7 +482,7 @@ fn a_server_behind_a_load_balancer_hands_out_ids_that_name_it() {
 }
 
 #[test]
-fn generators_out_of_bounds_are_refused() {
+fn generators_out_of_bounds_are_rejected() {
     assert!(quic_lb(None, 8).check(1).is_ok());
     assert!(quic_lb(Some([8; 16]), 16).check(1).is_ok());
     assert!(quic_lb(Some([8; 16]), 17).check(1).is_err());
@@ -524,7 +524,7 @@ fn worker(index: u8, workers: u8) -> EndpointConfig {
 }
 
 #[test]
-fn a_datagram_goes_to_the_worker_that_its_destination_names() {
+fn a_datagram_is_routed_to_the_worker_named_by_its_destination_id() {
     let now = Time::from_nanos(1);
     let path = Path {
         remote: ([127, 0, 0, 1], 1).into(),
@@ -556,7 +556,7 @@ fn a_datagram_goes_to_the_worker_that_its_destination_names() {
 
 // A reset's bytes are random, so that it comes to any worker (RFC 9000 §10.3).
 #[test]
-fn a_stateless_reset_finds_the_worker_of_its_connection() {
+fn a_stateless_reset_is_routed_to_the_worker_of_its_connection() {
     let (client_tls, server_tls) = tls();
     let directory = Directory::default();
     let mut client = Host::client();

@@ -31,7 +31,7 @@ fn short_headers(datagrams: &[Vec<u8>]) -> (usize, usize) {
 
 // test: RFC 9287 §3: greased towards a peer that has asked for it, and by an end that does so
 #[test]
-fn the_bit_is_random_where_both_ends_grease_it_and_set_elsewhere() {
+fn the_fixed_bit_is_random_where_both_ends_grease_it_and_set_elsewhere() {
     for (client_greases, server_greases) in
         [(true, true), (true, false), (false, true), (false, false)]
     {
@@ -81,7 +81,7 @@ fn the_bit_is_random_where_both_ends_grease_it_and_set_elsewhere() {
 // test: RFC 9000 §17.2: a packet whose fixed bit is 0 is discarded; RFC 9287 §3: unless it was
 // offered
 #[test]
-fn an_initial_with_the_bit_cleared_begins_a_connection_only_where_it_may_be() {
+fn an_initial_with_a_cleared_fixed_bit_begins_a_connection_only_if_greasing_is_allowed() {
     let from = "192.0.2.9:9".parse().unwrap();
     for greases in [true, false] {
         for first_bit in [true, false] {
@@ -97,7 +97,7 @@ fn an_initial_with_the_bit_cleared_begins_a_connection_only_where_it_may_be() {
 
 // test: RFC 9000 §10.3: a reset answers a packet
 #[test]
-fn a_datagram_without_the_bit_is_answered_with_a_reset_only_where_it_is_a_packet() {
+fn a_datagram_with_a_cleared_fixed_bit_is_reset_only_if_greasing_is_allowed() {
     let from = "192.0.2.9:9".parse().unwrap();
     for greases in [true, false] {
         for first in [0x40, 0] {

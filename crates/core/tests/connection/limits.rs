@@ -101,7 +101,7 @@ impl Seen {
 
 // test: SECURITY.md row 53
 #[test]
-fn a_prefix_has_its_share_of_connections_and_others_have_theirs() {
+fn each_prefix_has_its_own_share_of_connections() {
     let mut setup = setup(limited(3));
     for n in 0..3 {
         let handle = setup.connect();
@@ -136,7 +136,7 @@ fn by_default_a_prefix_has_no_limit() {
 
 // test: SECURITY.md row 53: forging an address must not lock out its owner
 #[test]
-fn handshakes_from_forged_addresses_lead_to_a_retry_and_keep_nobody_out() {
+fn handshakes_from_forged_addresses_cause_a_retry_and_lock_no_client_out() {
     let mut setup = setup(limited(3));
     let (now, victim) = (setup.link.now, setup.link.client.address);
     for n in 0..20_u32 {
@@ -157,7 +157,7 @@ fn handshakes_from_forged_addresses_lead_to_a_retry_and_keep_nobody_out() {
 }
 
 #[test]
-fn attempts_that_wait_together_do_not_get_past_the_limit() {
+fn attempts_that_wait_concurrently_do_not_exceed_the_prefix_limit() {
     let mut setup = setup(limited(2));
     setup.link.server.policy = Policy::Wait;
     let (now, from) = (setup.link.now, setup.link.client.address);
@@ -181,7 +181,7 @@ fn attempts_that_wait_together_do_not_get_past_the_limit() {
 }
 
 #[test]
-fn attempts_that_wait_together_do_not_get_past_the_limit_of_all() {
+fn attempts_that_wait_concurrently_do_not_exceed_the_total_limit() {
     let mut setup = setup(EndpointConfig::new([1; 32]).max_connections(2));
     setup.link.server.policy = Policy::Wait;
     let (now, from) = (setup.link.now, setup.link.client.address);
@@ -235,7 +235,7 @@ fn setup_of_two(count: &ConnectionCount) -> Setup {
 }
 
 #[test]
-fn a_handshake_that_comes_to_count_when_the_share_is_used_up_is_refused() {
+fn a_handshake_validated_after_the_share_is_used_up_is_refused() {
     let mut setup = setup(limited(1));
     let (now, from) = (setup.link.now, setup.link.client.address);
     // The first has begun and waits.
@@ -268,7 +268,7 @@ fn a_handshake_that_comes_to_count_when_the_share_is_used_up_is_refused() {
 }
 
 #[test]
-fn counts_follow_connections_that_move_and_end() {
+fn counts_follow_connections_that_migrate_and_end() {
     let mut setup = setup(limited(2));
     let seen = Seen::default();
     (setup.link.server.endpoint).set_prefix_counts(Box::new(seen.clone()));
@@ -315,7 +315,7 @@ impl Setup {
 
 // test: SECURITY.md row 53
 #[test]
-fn memory_leads_to_a_retry_first_and_then_to_refusal() {
+fn memory_pressure_causes_a_retry_first_and_then_refusal() {
     let config = EndpointConfig::new([1; 32]).max_memory(Some(1_000_000));
     for (memory, retried, refused) in [
         (0, false, false),
@@ -342,7 +342,7 @@ fn memory_leads_to_a_retry_first_and_then_to_refusal() {
 }
 
 #[test]
-fn what_a_prefix_cannot_be_is_told() {
+fn invalid_prefix_lengths_are_reported() {
     let config = |ipv4_prefix_bits, ipv6_prefix_bits| {
         EndpointConfig::new([1; 32])
             .ipv4_prefix_bits(ipv4_prefix_bits)

@@ -90,7 +90,7 @@ impl Setup {
 }
 
 #[test]
-fn a_server_gives_as_many_as_it_is_set_to_and_a_client_uses_each_once() {
+fn a_server_issues_the_configured_number_of_tokens_and_a_client_uses_each_once() {
     let mut setup = setup(TransportConfig::default());
     assert!(!setup.connect(), "there is no token yet");
     let tokens = setup.tokens();
@@ -108,7 +108,7 @@ fn a_server_gives_as_many_as_it_is_set_to_and_a_client_uses_each_once() {
 }
 
 #[test]
-fn none_are_given_where_none_are_wanted() {
+fn no_tokens_are_issued_if_disabled() {
     let mut setup = setup(TransportConfig::default().new_tokens(0));
     setup.connect();
     assert_eq!(setup.tokens(), []);
@@ -180,7 +180,7 @@ fn a_token_lifts_the_amplification_limit() {
 
 // test: RFC 9000 §8.1.3: a token that is not good counts as none
 #[test]
-fn tokens_that_are_old_or_of_another_address_server_or_version_are_as_none() {
+fn expired_or_foreign_tokens_count_as_none() {
     // Old.
     let mut one = setup(TransportConfig::default());
     one.connect();
@@ -257,7 +257,7 @@ fn a_token_validates_one_connection_of_100() {
 }
 
 #[test]
-fn a_token_that_is_too_long_for_a_first_packet_is_not_sent() {
+fn a_token_too_long_for_a_first_packet_is_not_sent() {
     let mut setup = setup(TransportConfig::default());
     for (len, is_sent) in [(512, true), (513, false), (60_000, false)] {
         setup.link.client.token_store = Arc::new(Same(vec![7; len]));
@@ -283,7 +283,7 @@ fn waiting(config: EndpointConfig) -> (Host, Setup, Vec<u8>) {
 }
 
 #[test]
-fn more_packets_of_an_attempt_are_no_replay() {
+fn further_packets_of_an_attempt_are_not_a_replay() {
     let (mut server, setup, token) = waiting(config());
     let (now, from) = (setup.link.now, setup.link.client.address);
     let first = initial(VERSION_1, &[1; 8], &token);
@@ -307,7 +307,7 @@ fn more_packets_of_an_attempt_are_no_replay() {
 }
 
 #[test]
-fn the_token_of_an_attempt_that_is_refused_is_not_spent() {
+fn the_token_of_a_refused_attempt_is_not_spent() {
     let (mut server, setup, token) = waiting(config().max_incoming(1));
     let (now, from) = (setup.link.now, setup.link.client.address);
     server.receive(now, from, &initial(VERSION_1, &[1; 8], &[]));

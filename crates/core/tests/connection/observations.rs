@@ -36,7 +36,7 @@ fn find<R>(host: &Host, pick: impl Fn(&Observation) -> Option<R>) -> R {
 }
 
 #[test]
-fn the_life_of_a_connection_is_told_in_order() {
+fn the_life_of_a_connection_is_reported_in_order() {
     let versions = |list: [u32; 2]| TransportConfig::default().versions(list.to_vec());
     let (mut link, handle) = link(
         versions([VERSION_2, VERSION_1]),
@@ -106,7 +106,7 @@ fn the_life_of_a_connection_is_told_in_order() {
 }
 
 #[test]
-fn a_client_that_is_sent_elsewhere_says_so() {
+fn a_client_reports_version_changes_and_retries() {
     let only = |version| TransportConfig::default().versions(vec![version]);
     let (mut other, _) = link(TransportConfig::default(), only(VERSION_2));
     other.run();
@@ -125,7 +125,7 @@ fn a_client_that_is_sent_elsewhere_says_so() {
 }
 
 #[test]
-fn early_data_is_told_with_its_answer() {
+fn early_data_is_reported_with_its_outcome() {
     let (client_tls, server_tls) = tls();
     let (mut client_tls, mut server_tls) = ((*client_tls).clone(), (*server_tls).clone());
     client_tls.enable_early_data = true;
@@ -158,7 +158,7 @@ fn early_data_is_told_with_its_answer() {
 }
 
 #[test]
-fn a_loss_is_told_with_both_windows_and_a_dead_path_as_persistent_congestion() {
+fn losses_are_reported_with_both_windows_and_a_dead_path_as_persistent_congestion() {
     let (mut link, handle) = link(TransportConfig::default(), TransportConfig::default());
     link.run();
     let client = link.client.connections.get_mut(&handle).unwrap();
@@ -212,7 +212,7 @@ fn a_loss_is_told_with_both_windows_and_a_dead_path_as_persistent_congestion() {
 }
 
 #[test]
-fn nothing_is_kept_for_an_owner_who_does_not_watch() {
+fn no_observations_are_kept_for_an_owner_that_does_not_observe() {
     let mut pair = Pair::new();
     pair.run();
     for side in [Side::Client, Side::Server] {

@@ -87,7 +87,7 @@ fn keys_are_updated_before_the_confidentiality_limit() {
 
 // test: RFC 9001 §6.6
 #[test]
-fn a_peer_that_does_not_follow_an_update_ends_the_connection_at_the_confidentiality_limit() {
+fn a_peer_that_ignores_key_updates_ends_the_connection_at_the_confidentiality_limit() {
     let mut pair = connected(
         TransportConfig::default()
             .key_update_after(4)
@@ -119,7 +119,7 @@ fn a_peer_that_does_not_follow_an_update_ends_the_connection_at_the_confidential
 
 // test: RFC 9001 §5.4, §9.5: nothing in a header acts before the packet is authentic
 #[test]
-fn bits_of_a_forged_header_do_nothing() {
+fn the_header_bits_of_a_forged_packet_have_no_effect() {
     let mut pair = connected(TransportConfig::default());
     let genuine = short_packet(&mut pair);
     // Reserved bits, which would end the connection; the key phase, which would update the keys;

@@ -40,7 +40,7 @@ fn closed_with(reason: Option<&CloseReason>, expected: TransportErrorCode) -> bo
 
 // test: RFC 9000 §8.1.2, §7.3
 #[test]
-fn a_retry_shows_that_the_address_is_the_clients() {
+fn a_retry_validates_the_clients_address() {
     for versions in [vec![VERSION_1, VERSION_2], vec![VERSION_2]] {
         let (mut link, handle) = link_in(config(), Policy::Retry, versions);
         link.run();
@@ -68,7 +68,7 @@ fn clients_follow_a_retry_to_an_id_of_any_length() {
 }
 
 #[test]
-fn lost_and_repeated_datagrams_do_no_harm() {
+fn lost_and_repeated_datagrams_are_harmless() {
     for lost in 0..12 {
         let (mut link, handle) = link(config(), Policy::Retry);
         let mut at = 0;
@@ -99,7 +99,7 @@ fn lost_and_repeated_datagrams_do_no_harm() {
 
 // test: RFC 9002 §6.3
 #[test]
-fn a_retry_ends_the_backoff_of_probe_timeouts() {
+fn a_retry_resets_the_probe_timeout_backoff() {
     let (mut link, handle) = link(config(), Policy::Retry);
     let probes = |link: &Link| link.client.connections[&handle].stats().probe_timeouts;
     // Waits for the next probe timeout; returns how many seconds it took.
@@ -128,7 +128,7 @@ fn a_retry_ends_the_backoff_of_probe_timeouts() {
 
 // test: RFC 9000 §8.1.2: INVALID_TOKEN, at once and without state
 #[test]
-fn a_retry_token_from_elsewhere_or_too_late_is_refused() {
+fn a_retry_token_from_another_address_or_too_late_is_rejected() {
     for (port, seconds, good) in [(5000, 0, true), (5001, 0, false), (5000, 20, false)] {
         let (mut link, handle) = link(config(), Policy::Retry);
         let first = link.client.send(link.now);
@@ -205,7 +205,7 @@ fn attempt(n: u32) -> Vec<u8> {
 
 // test: SECURITY.md row 15
 #[test]
-fn from_a_threshold_on_initials_are_answered_with_a_retry_and_leave_nothing() {
+fn above_a_threshold_initials_are_answered_with_a_retry_and_leave_no_state() {
     let (mut link, _) = link(config().retry_from(5), Policy::Wait);
     let (now, from) = (link.now, link.client.address);
     for n in 0..5 {
@@ -231,7 +231,7 @@ fn from_a_threshold_on_initials_are_answered_with_a_retry_and_leave_nothing() {
 
 // test: SECURITY.md row 16
 #[test]
-fn an_application_that_never_accepts_has_clients_refused() {
+fn clients_of_an_application_that_never_accepts_are_refused() {
     let (mut link, handle) = link(config().max_incoming(3), Policy::Wait);
     let (now, from) = (link.now, link.client.address);
     for n in 0..3 {
@@ -253,7 +253,7 @@ fn an_application_that_never_accepts_has_clients_refused() {
 
 // test: in a burst, or after a server was blocked for a second, no client is turned away
 #[test]
-fn clients_try_again_while_the_application_accepts() {
+fn clients_retransmit_while_the_application_keeps_accepting() {
     let (mut link, handle) = link(config().max_incoming(3), Policy::Accept);
     link.server.endpoint.observe();
     let (now, from) = (link.now, link.client.address);
@@ -288,7 +288,7 @@ fn clients_try_again_while_the_application_accepts() {
 
 // test: SECURITY.md row 15: slow handshakes are limited too
 #[test]
-fn handshakes_are_limited() {
+fn concurrent_handshakes_are_limited() {
     let (mut link, handle) = link(config().max_handshakes(3), Policy::Accept);
     let (now, from) = (link.now, link.client.address);
     for n in 0..3 {
@@ -313,7 +313,7 @@ fn handshakes_are_limited() {
 
 // test: in a burst of clients on long paths, none is turned away
 #[test]
-fn clients_try_again_while_handshakes_are_completed() {
+fn clients_retransmit_while_handshakes_keep_completing() {
     let (mut link, first) = link(config().max_handshakes(3), Policy::Accept);
     link.run();
     assert!(link.client.has(first, &Event::Connected));

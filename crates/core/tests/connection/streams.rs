@@ -51,7 +51,7 @@ fn paced_by_credit() -> Pair {
 }
 
 #[test]
-fn streams_of_a_level_share_and_higher_levels_go_first() {
+fn streams_of_a_level_share_bandwidth_and_higher_levels_go_first() {
     let mut pair = paced_by_credit();
     let streams: Vec<StreamId> = (0..4).map(|_| open(&mut pair)).collect();
     let urgent = Priority {
@@ -80,7 +80,7 @@ fn streams_of_a_level_share_and_higher_levels_go_first() {
 }
 
 #[test]
-fn a_stream_that_is_not_incremental_sends_all_it_has() {
+fn a_non_incremental_stream_sends_all_it_has() {
     let mut pair = paced_by_credit();
     let streams: Vec<StreamId> = (0..5).map(|_| open(&mut pair)).collect();
     // Written in the opposite order: the lowest id still goes first.
@@ -102,7 +102,7 @@ fn a_stream_that_is_not_incremental_sends_all_it_has() {
 
 // test: draft-ietf-quic-reliable-stream-reset §5
 #[test]
-fn a_partial_reset_delivers_its_promise() {
+fn a_partial_reset_delivers_its_reliable_size() {
     let mut pair = Pair::new();
     pair.run();
     let id = open(&mut pair);
@@ -127,7 +127,7 @@ fn a_partial_reset_delivers_its_promise() {
 }
 
 #[test]
-fn the_code_of_a_partial_reset_arrives_behind_its_data() {
+fn the_code_of_a_partial_reset_arrives_after_its_data() {
     let mut pair = Pair::new();
     pair.run();
     let id = open(&mut pair);
@@ -152,7 +152,7 @@ fn the_code_of_a_partial_reset_arrives_behind_its_data() {
 
 // test: RFC 9000 §4.1, §4.6
 #[test]
-fn limits_in_the_way_are_told_once() {
+fn blocking_limits_are_reported_to_the_peer_once() {
     let mut pair = Pair::with(
         TransportConfig::default()
             .initial_window(40_000)
@@ -204,7 +204,7 @@ fn limits_in_the_way_are_told_once() {
 
 // test: RFC 9000 §4.6: whatever has ended before, the peer may have all of them open at a time
 #[test]
-fn as_many_streams_as_are_allowed_are_open_at_a_time() {
+fn the_peer_can_keep_the_allowed_number_of_streams_open() {
     let sizes = [1, 2, 3, 7, 16, 100];
     let cases = sizes
         .into_iter()
@@ -248,7 +248,7 @@ fn as_many_streams_as_are_allowed_are_open_at_a_time() {
 
 // test: RFC 9000 §4.6: an acknowledgement is not delayed if another stream waits for it
 #[test]
-fn a_stream_that_waits_for_the_limit_is_opened_once_another_has_ended() {
+fn a_stream_blocked_by_the_limit_opens_once_another_has_ended() {
     for reset in [false, true] {
         let mut pair = Pair::with(TransportConfig::default().max_concurrent_bidi_streams(1));
         pair.run();
@@ -276,7 +276,7 @@ fn a_stream_that_waits_for_the_limit_is_opened_once_another_has_ended() {
 
 // test: RFC 9000 §4.1: a film that is paused for longer than the idle timeout
 #[test]
-fn a_sender_that_flow_control_holds_back_keeps_the_connection() {
+fn a_sender_blocked_by_flow_control_keeps_the_connection_alive() {
     // What holds the sender back: nothing, its stream's credit, the connection's.
     for (stream_window, window) in [(100_000, 100_000), (10_000, 100_000), (100_000, 10_000)] {
         for idle in [2, 30] {
@@ -360,7 +360,7 @@ fn a_writer_can_wait_until_little_is_unsent() {
 
 // test: RFC 9000 §4.1
 #[test]
-fn a_limit_is_reached_until_the_peer_gives_credit() {
+fn a_limit_blocks_until_the_peer_grants_credit() {
     let mut pair = Pair::with(
         TransportConfig::default()
             .initial_window(50_000)
@@ -392,7 +392,7 @@ fn a_limit_is_reached_until_the_peer_gives_credit() {
 
 // On a busy connection, some stream is always on its way.
 #[test]
-fn a_connection_that_is_to_be_closed_waits_for_streams_finished_before() {
+fn a_graceful_close_waits_for_streams_finished_before_it() {
     let mut pair = Pair::new();
     pair.run();
     let finish = |pair: &mut Pair, bytes: usize| {
@@ -421,7 +421,7 @@ fn a_connection_that_is_to_be_closed_waits_for_streams_finished_before() {
 
 // test: RFC 9000 §4.2
 #[test]
-fn a_window_that_was_zero_gives_credit_again() {
+fn raising_a_window_from_zero_grants_credit_again() {
     let mut pair = paced_by_credit();
     let id = open(&mut pair);
     pair.connection(Side::Server).set_receive_window(0);

@@ -93,7 +93,7 @@ fn alert(reason: Option<&CloseReason>) -> Option<(u8, bool)> {
 
 // test: RFC 9001 §4.4
 #[test]
-fn a_client_with_a_certificate_is_let_in_and_one_without_is_not() {
+fn only_a_client_with_a_valid_certificate_is_accepted() {
     let [authority, clients, strangers] = ["servers", "clients", "strangers"].map(Authority::new);
     let server_identity = authority.issue("localhost", 4000);
     let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
@@ -153,7 +153,7 @@ fn a_client_with_a_certificate_is_let_in_and_one_without_is_not() {
 
 // test: RFC 9001 §8.1
 #[test]
-fn without_a_common_protocol_there_is_no_connection() {
+fn without_a_common_application_protocol_the_handshake_fails() {
     let authority = Authority::new("known");
     let mut client = authority.client();
     client.alpn_protocols = vec![b"babel".to_vec()];
@@ -186,7 +186,7 @@ enum Way {
 
 // test: SECURITY.md row 46, RFC 9001 §4.4
 #[test]
-fn a_server_that_is_not_who_it_should_be_is_refused_on_every_way() {
+fn an_impostor_server_is_rejected_in_every_kind_of_handshake() {
     use Way::{CompatibleVersion, NewToken, Plain, Resumption, Retry, VersionNegotiation};
     let [authority, strangers] = ["known", "strangers"].map(Authority::new);
     for way in [
@@ -252,7 +252,7 @@ fn a_server_that_is_not_who_it_should_be_is_refused_on_every_way() {
 
 /// A ticket means that a server was once verified, but perhaps by a client with other roots.
 #[test]
-fn a_ticket_of_a_careless_client_does_not_spare_a_careful_one_the_check() {
+fn a_ticket_from_another_verifier_does_not_bypass_verification() {
     let [authority, strangers] = ["known", "strangers"].map(Authority::new);
     let server = server_of(strangers.issue("localhost", 4000));
     let (careless, mut careful) = (strangers.client(), authority.client());
@@ -277,7 +277,7 @@ fn a_ticket_of_a_careless_client_does_not_spare_a_careful_one_the_check() {
 
 /// A ClientHello with a post-quantum share does not fit one datagram.
 #[test]
-fn a_client_hello_in_two_initials_may_come_in_either_order() {
+fn a_client_hello_in_two_initials_may_arrive_in_either_order() {
     for backwards in [false, true] {
         let authority = Authority::new("known");
         let mut client = authority.client();
@@ -318,7 +318,7 @@ fn a_client_hello_in_two_initials_may_come_in_either_order() {
 }
 
 #[test]
-fn what_was_asked_for_before_is_known_after_the_session_is_gone() {
+fn requested_session_data_is_available_after_the_session_is_dropped() {
     let authority = Authority::new("known");
     let transport = TransportConfig::default();
     let server = server_of(authority.issue("localhost", 4000));
@@ -374,7 +374,7 @@ fn what_was_asked_for_before_is_known_after_the_session_is_gone() {
 }
 
 #[test]
-fn a_secret_that_is_not_kept_exports_nothing() {
+fn without_a_kept_secret_nothing_is_exported() {
     let authority = Authority::new("forgetful");
     let transport = TransportConfig::default().keep_exporter_secret(false);
     let server = server_of(authority.issue("localhost", 4000));

@@ -9,7 +9,7 @@ use squall_wire::{Direction, Header, LongType, Side, VERSION_1, Writer, frame, h
 use crate::common::Pair;
 
 #[test]
-fn shakes_hands_with_a_post_quantum_share() {
+fn the_handshake_uses_a_post_quantum_key_share() {
     let mut pair = Pair::new();
     pair.run();
     for side in [Side::Client, Side::Server] {
@@ -23,7 +23,7 @@ fn shakes_hands_with_a_post_quantum_share() {
 
 // test: RFC 9000 §7.2: a connection answers to the client's first destination as long as it lives
 #[test]
-fn a_replayed_first_packet_makes_no_second_connection() {
+fn a_replayed_first_packet_opens_no_second_connection() {
     let mut pair = Pair::new();
     pair.run();
     assert_eq!(pair.replay_first(), 1);
@@ -31,7 +31,7 @@ fn a_replayed_first_packet_makes_no_second_connection() {
 
 // test: RFC 9000 §14.1
 #[test]
-fn a_small_datagram_with_an_initial_is_dropped_wherever_it_stands_in_a_run() {
+fn a_small_datagram_with_an_initial_is_dropped_anywhere_in_a_run() {
     for (size, taken) in [(100, false), (1200, true)] {
         let mut pair = Pair::new();
         pair.receive_first_with(|first| initial_with_ping(first, size));
@@ -63,7 +63,7 @@ fn initial_with_ping(first: &[u8], size: usize) -> Vec<u8> {
 }
 
 #[test]
-fn moves_bytes_both_ways_on_many_streams() {
+fn many_streams_transfer_data_both_ways() {
     let mut pair = Pair::new();
     pair.run();
     let mut streams = Vec::new();

@@ -49,7 +49,7 @@ const BOTH_2: &[u32] = &[VERSION_2, VERSION_1];
 
 // test: RFC 9368 §2.1, §2.3, RFC 9369 §4
 #[test]
-fn both_ends_come_to_the_version_that_they_should() {
+fn both_ends_negotiate_the_expected_version() {
     for (client, server, first, version) in [
         (V1, V1, VERSION_1, VERSION_1),
         (V2, V2, VERSION_2, VERSION_2),
@@ -116,7 +116,7 @@ fn a_change_of_version_survives_the_loss_of_any_datagram() {
 // picoquic treats the first packet of another version as a sign to change keys, and acknowledges
 // number 0 without opening it.
 #[test]
-fn the_first_packet_of_a_changed_version_carries_nothing_that_can_be_lost() {
+fn the_first_packet_of_a_changed_version_carries_only_an_ack() {
     let (mut link, handle) = link(BOTH_2, BOTH_2);
     link.run();
     assert!(link.client.has(handle, &Event::Connected));
@@ -151,7 +151,7 @@ fn negotiation(dcid: &[u8], scid: &[u8], versions: &[u32]) -> Vec<u8> {
 
 // test: RFC 9368 §4, SECURITY.md row 32
 #[test]
-fn a_forged_negotiation_is_found_out() {
+fn a_forged_version_negotiation_is_detected() {
     let (mut link, handle) = link(BOTH, BOTH);
     let first = link.client.send(link.now);
     let (dcid, scid) = ids(&first[0]);
@@ -183,7 +183,7 @@ fn a_forged_negotiation_is_found_out() {
 
 // test: RFC 9000 §6.2, RFC 9368 §4: which Version Negotiation packets a client ignores
 #[test]
-fn negotiations_that_a_client_ignores() {
+fn a_client_ignores_invalid_version_negotiations() {
     let (mut link, handle) = link(BOTH, BOTH);
     let server = link.server.address;
     let first = link.client.send(link.now);
@@ -231,7 +231,7 @@ fn negotiations_that_a_client_ignores() {
 
 // test: RFC 9000 §6.1, §6.3, SECURITY.md row 31
 #[test]
-fn a_server_negotiates_once_a_datagram_and_never_in_answer_to_a_negotiation() {
+fn a_server_sends_one_version_negotiation_per_datagram_and_never_in_answer_to_one() {
     let (mut link, _) = link(BOTH, V2);
     let (now, from) = (link.now, link.client.address);
     let answer = |link: &mut Link, datagram: &[u8]| link.server.receive(now, from, datagram);

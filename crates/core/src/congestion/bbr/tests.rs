@@ -167,7 +167,7 @@ fn the_round_trip_time_is_probed_every_five_seconds() {
 }
 
 #[test]
-fn a_path_that_becomes_faster_is_found_out() {
+fn a_faster_path_is_detected() {
     let mut link = Link::new(1250, 1250 * 100);
     link.run(5000);
     link.rate = 6250;

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_bounded_in_packets_and_bytes() {
+    fn buffered_early_packets_are_bounded_in_number_and_bytes() {
         let mut early = EarlyPackets::default();
         let kept = (0..100)
             .filter(|_| early.keep(Awaited::OneRtt, &[0; 100], Ecn::NotEct, Time::ZERO))

@@ -41,7 +41,7 @@ fn received(ablation: Ablation) -> Vec<u8> {
 }
 
 #[test]
-fn every_way_gives_the_application_the_same_bytes() {
+fn every_ablation_delivers_the_same_bytes() {
     let expected: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
     for bits in 0..8 {
         let ablation = Ablation {
@@ -54,7 +54,7 @@ fn every_way_gives_the_application_the_same_bytes() {
 }
 
 #[test]
-fn without_runs_packets_are_written_and_taken_one_by_one() {
+fn without_runs_packets_are_written_and_processed_one_by_one() {
     for no_runs in [false, true] {
         let mut pair = pair(Ablation {
             no_runs,
@@ -72,7 +72,7 @@ fn without_runs_packets_are_written_and_taken_one_by_one() {
 }
 
 #[test]
-fn copies_are_in_the_packet_before_it_is_sealed() {
+fn with_copies_stream_data_is_in_the_packet_before_it_is_sealed() {
     for copies in [false, true] {
         let mut pair = pair(Ablation {
             copies_before_sealing: copies,
@@ -102,7 +102,7 @@ fn copies_are_in_the_packet_before_it_is_sealed() {
 }
 
 #[test]
-fn header_protection_apart_takes_a_second_pass_over_each_bundle() {
+fn separate_header_protection_takes_a_second_pass_over_each_bundle() {
     let seal_calls = [false, true].map(|header_protection_apart| {
         let mut pair = pair(Ablation {
             header_protection_apart,

@@ -297,7 +297,7 @@ fn trip(now: Time, path: Path, stages: &mut Stages) -> Trip<'_> {
 /// A run settles as its packets do one by one: with ranges that begin and end anywhere and are
 /// repeated, losses, skipped numbers, other frames, other paths, probes, FIN, resets and ECN marks.
 #[test]
-fn packets_acknowledged_together_settle_as_they_do_alone() {
+fn packets_acknowledged_in_runs_settle_as_they_do_singly() {
     let (together, alone) = (Cell::new(0), Cell::new(0));
     let histories = assert_equal(0..200, |seed, way| match way {
         Way::Together => history(seed, way, &together),
@@ -314,7 +314,7 @@ fn packets_acknowledged_together_settle_as_they_do_alone() {
 
 /// Whatever the window does, acknowledgements are requested for every eighth of it.
 #[test]
-fn rare_acknowledgements_follow_the_window() {
+fn the_requested_ack_frequency_follows_the_window() {
     let mut pair = Pair::with(TransportConfig::default());
     pair.run();
     let now = pair.now;
@@ -359,7 +359,7 @@ fn acknowledge(server: &mut Connection, range: RangeInclusive<u64>, trip: &mut T
 // test: RFC 9438 §4.9 — all up to its largest number is settled, and it still shows that a loss was
 // spurious.
 #[test]
-fn an_acknowledgement_that_was_overtaken_takes_losses_back() {
+fn a_reordered_ack_undoes_spurious_losses() {
     let mut pair = Pair::with(TransportConfig::default());
     pair.run();
     let server = pair.connection(Side::Server);
@@ -391,7 +391,7 @@ fn an_acknowledgement_that_was_overtaken_takes_losses_back() {
 // test: RFC 9002 §7.8 — pacing is not the application: the window was full, if only for the first
 // of these packets.
 #[test]
-fn a_window_that_was_full_in_between_grows() {
+fn a_window_grows_if_it_was_full_at_any_time() {
     for singly in [false, true] {
         for (full, grows) in [
             ([true, false], true),

@@ -27,7 +27,7 @@ fn answer(pair: &mut Pair, remote: &str, len: usize) -> Option<Vec<u8>> {
 
 // test: RFC 9000 §10.2.1 — the same packet is sent again, to the peer's address and no other.
 #[test]
-fn only_the_peers_address_is_answered() {
+fn only_datagrams_from_the_peers_address_are_answered() {
     let mut pair = Pair::new();
     pair.run();
     let peer = "192.0.2.2:5000";
@@ -48,7 +48,7 @@ fn only_the_peers_address_is_answered() {
 
 // test: RFC 9000 §8.1 — before the peer's address is validated, three times what came is sent.
 #[test]
-fn a_close_that_the_limit_holds_back_waits_for_the_peers_datagrams() {
+fn a_close_blocked_by_the_amplification_limit_waits_for_more_datagrams() {
     let mut pair = Pair::new();
     assert!(pair.pump(Side::Client), "a ClientHello");
     let (peer, now) = ("192.0.2.2:5000", pair.now);
@@ -67,7 +67,7 @@ fn a_close_that_the_limit_holds_back_waits_for_the_peers_datagrams() {
 
 // test: RFC 9000 §10.2 — an owner that has 100,000 connections to close needs seconds for them.
 #[test]
-fn a_close_that_nobody_has_asked_for_yet_is_not_given_up() {
+fn a_close_not_yet_transmitted_outlives_the_closing_period() {
     let mut pair = Pair::new();
     pair.run();
     let begun = pair.now;
@@ -88,7 +88,7 @@ fn a_close_that_nobody_has_asked_for_yet_is_not_given_up() {
 }
 
 #[test]
-fn a_close_that_nobody_ever_asks_for_is_given_up() {
+fn a_close_never_transmitted_is_dropped_eventually() {
     let mut pair = Pair::new();
     pair.run();
     let begun = pair.now;

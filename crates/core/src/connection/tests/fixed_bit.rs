@@ -6,7 +6,7 @@ use crate::common::Pair;
 
 // test: RFC 9000 §17.3.1; RFC 9287 §3
 #[test]
-fn a_sealed_packet_without_the_bit_is_dropped_by_an_end_that_did_not_offer_it() {
+fn an_authentic_packet_with_a_cleared_fixed_bit_is_dropped_unless_offered() {
     let mut pair = Pair::new();
     pair.run();
     pair.connection(Side::Server).endpoint.fixed_bit = FixedBit::Required;

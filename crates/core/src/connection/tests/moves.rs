@@ -28,7 +28,7 @@ fn path(remote: &str) -> Path {
 
 // test: RFC 9000 §9.4, §9.5
 #[test]
-fn a_move_starts_over_unless_only_the_port_changed() {
+fn a_migration_resets_path_state_unless_only_the_port_changed() {
     for (remote, keeps) in [("192.0.2.2:6000", true), (ELSEWHERE, false)] {
         let mut pair = connected();
         let now = pair.now;
@@ -72,7 +72,7 @@ fn a_move_starts_over_unless_only_the_port_changed() {
 
 // test: RFC 9000 §21.5 — SECURITY.md row 35
 #[test]
-fn nobody_is_followed_to_an_implausible_address() {
+fn a_peer_is_not_followed_to_an_implausible_address() {
     let mut pair = connected();
     let (now, mut stages) = (pair.now, Stages::off());
     for remote in ["127.0.0.1:53", "[::1]:53", "224.0.0.1:53", "203.0.113.1:0"] {
@@ -94,7 +94,7 @@ fn nobody_is_followed_to_an_implausible_address() {
 // Nothing happens on the connection, and three probe timeouts are longer than the silence after
 // which it frees memory.
 #[test]
-fn a_retired_id_expires_in_silence_however_long_its_time() {
+fn a_retired_id_expires_on_an_idle_connection() {
     let mut pair = connected();
     let expires = pair.now + Duration::from_secs(9);
     let server = pair.connection(Side::Server);
@@ -127,7 +127,7 @@ fn receive_from_elsewhere(pair: &mut Pair, mut datagram: Vec<u8>) {
 
 // test: RFC 9000 §8.2.4
 #[test]
-fn a_path_is_not_given_up_while_the_answer_is_unread() {
+fn path_validation_does_not_fail_while_datagrams_are_unread() {
     let mut pair = connected();
     let ping = pair.take_ping(Side::Client);
     receive_from_elsewhere(&mut pair, ping);
@@ -174,7 +174,7 @@ fn moved() -> Pair {
 
 // test: RFC 9000 §8.2.1 — its address is known to be right, and others are not better.
 #[test]
-fn a_server_stays_where_its_client_answers() {
+fn a_server_keeps_the_path_on_which_its_client_answers() {
     let mut pair = moved();
     let later = pair.now + Duration::from_secs(60);
     let server = pair.connection(Side::Server);
@@ -199,7 +199,7 @@ fn a_server_does_not_fall_back_to_a_path_that_was_only_probed() {
 
 // test: RFC 9000 §8.2, §13.4.2 — a path that drops marked packets must not drop its challenges.
 #[test]
-fn nothing_is_marked_before_a_path_is_validated() {
+fn packets_are_not_ecn_marked_before_a_path_is_validated() {
     let mut pair = moved();
     let now = pair.now;
     let mut buffer = [0; 1500];
@@ -222,7 +222,7 @@ fn nothing_is_marked_before_a_path_is_validated() {
 
 // test: RFC 9000 §9.6.2 — the server may not have validated the path that its client is on.
 #[test]
-fn a_client_that_is_back_hears_the_preferred_address() {
+fn a_client_back_on_its_old_path_accepts_the_preferred_address() {
     let mut pair = connected();
     let client = pair.connection(Side::Client);
     let config = std::sync::Arc::clone(&client.config);
@@ -298,7 +298,7 @@ fn a_client_does_not_fall_back_to_a_path_without_an_id() {
 // test: RFC 9000 §9.5 — the address at which a packet last arrived may not be the source address of
 // the next.
 #[test]
-fn a_path_whose_address_the_system_chose_is_not_the_one_that_is_asked_for() {
+fn a_path_with_a_system_chosen_address_does_not_match_a_requested_one() {
     let mut pair = connected();
     let now = pair.now;
     let client = pair.connection(Side::Client);

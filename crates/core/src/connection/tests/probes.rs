@@ -55,7 +55,7 @@ fn challenges(count: usize) -> Vec<u8> {
 
 // test: RFC 9000 §8.2.2, §21.9 — SECURITY.md row 1
 #[test]
-fn a_million_challenges_leave_four_responses() {
+fn a_million_challenges_queue_four_responses() {
     let mut pair = connected();
     let now = pair.now;
     let payload = challenges(100);
@@ -111,7 +111,7 @@ fn responses_wait_for_the_window_on_the_active_path() {
 
 // test: RFC 9000 §8.2.2, §9.3.1
 #[test]
-fn a_response_goes_where_the_challenge_came_from_and_no_further_than_three_times_its_size() {
+fn a_response_goes_to_the_challenges_source_within_the_amplification_limit() {
     let mut pair = connected();
     let now = pair.now;
     let home = pair.connection(Side::Server).path();
@@ -143,7 +143,7 @@ fn a_response_goes_where_the_challenge_came_from_and_no_further_than_three_times
 
 // test: RFC 9000 §19.18
 #[test]
-fn a_response_is_an_offence_only_where_nothing_was_ever_challenged() {
+fn an_unsolicited_response_is_an_error_only_if_no_challenge_was_ever_sent() {
     let mut pair = connected();
     let home = pair.connection(Side::Server).path();
     let mut response = challenges(1);
@@ -203,7 +203,7 @@ fn probe_timeouts(pair: &mut Pair) -> u64 {
 
 // test: RFC 9002 §6.2
 #[test]
-fn a_probe_timeout_waits_for_what_is_unread() {
+fn a_probe_timeout_is_deferred_while_datagrams_are_unread() {
     let mut pair = unanswered();
     let now = pair.now;
     let client = pair.connection(Side::Client);
@@ -219,7 +219,7 @@ fn a_probe_timeout_waits_for_what_is_unread() {
 }
 
 #[test]
-fn a_probe_timeout_does_not_wait_for_ever() {
+fn a_probe_timeout_is_not_deferred_for_ever() {
     let mut pair = unanswered();
     let now = pair.now;
     let client = pair.connection(Side::Client);
@@ -234,7 +234,7 @@ fn a_probe_timeout_does_not_wait_for_ever() {
 }
 
 #[test]
-fn an_acknowledgement_that_was_unread_spares_the_probe() {
+fn an_unread_acknowledgement_makes_the_probe_unnecessary() {
     let mut pair = connected();
     let ping = pair.take_ping(Side::Client);
     pair.deliver(Side::Server, &ping);
@@ -251,7 +251,7 @@ fn an_acknowledgement_that_was_unread_spares_the_probe() {
 
 // test: RFC 9000 §10.1
 #[test]
-fn the_end_waits_for_what_is_unread() {
+fn the_idle_timeout_is_deferred_while_datagrams_are_unread() {
     let mut pair = connected();
     let ping = pair.take_ping(Side::Client);
     pair.now += Duration::from_secs(3600);
@@ -269,7 +269,7 @@ fn the_end_waits_for_what_is_unread() {
 
 // test: RFC 9000 §9.2 — HTTP/3's control streams stay open while nothing is expected
 #[test]
-fn streams_of_the_background_are_no_reason_to_look_for_the_server() {
+fn a_client_with_only_background_streams_does_not_probe_a_silent_server() {
     for (background, others, looks) in [
         (0, 1, true),
         (1, 0, false),
@@ -317,7 +317,7 @@ fn streams_of_the_background_are_no_reason_to_look_for_the_server() {
 }
 
 #[test]
-fn streams_keep_a_connection_alive_if_asked_to() {
+fn open_streams_keep_a_connection_alive_if_configured() {
     for (with_streams, background, alive) in [
         (true, false, true),
         (true, true, false),

@@ -269,7 +269,7 @@ fn transfer(seed: u64, way: Way) -> Vec<Seen> {
 }
 
 #[test]
-fn packets_taken_together_do_what_they_do_alone() {
+fn packets_received_in_runs_act_as_they_do_singly() {
     let histories = assert_equal(0..1500, transfer);
     let (mut bytes, mut failures, mut updates) = (0, 0, 0);
     for seen in &histories {

@@ -108,7 +108,7 @@ fn bundles(seed: u64, way: Way) -> Vec<Seen> {
 /// A run equals its packets written one by one: with streams of all lengths, chunks of all sizes,
 /// credit that ends, losses, FIN, resets, and offsets that become wider.
 #[test]
-fn a_run_is_its_packets_one_by_one() {
+fn a_run_equals_its_packets_written_singly() {
     let histories = assert_equal(0..60, bundles);
     let written: usize = histories.iter().flatten().map(|s| s.extent.0).sum();
     assert!(written > 5000, "{written}");
@@ -117,7 +117,7 @@ fn a_run_is_its_packets_one_by_one() {
 /// Streams that end with a packet or a byte before or after that, with a FIN or without, and
 /// another one after them.
 #[test]
-fn a_run_ends_where_its_stream_does() {
+fn a_run_ends_with_its_streams_data() {
     let play = |_, way| {
         let mut pair = Pair::with(
             TransportConfig::default()
@@ -155,7 +155,7 @@ fn a_run_ends_where_its_stream_does() {
 
 /// Numbers and offsets of every width, written into a template as the writers of `wire` write them.
 #[test]
-fn a_template_takes_every_number_and_offset() {
+fn a_template_encodes_every_number_and_offset() {
     let id = ConnectionId::new(&[0xab; 20]).expect("a connection id");
     for (dcid, pn_len) in [(ConnectionId::EMPTY, 2), (id, 3), (id, 4)] {
         let form = Form {

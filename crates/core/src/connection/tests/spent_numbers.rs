@@ -9,7 +9,7 @@ use crate::stages::Stages;
 
 // test: RFC 9000 §12.3; SECURITY.md row 25
 #[test]
-fn packet_numbers_end_without_a_word() {
+fn exhausted_packet_numbers_end_the_connection_silently() {
     for (left, ends) in [(5000, false), (4096, true), (0, true)] {
         let mut pair = Pair::new();
         pair.run();

@@ -33,7 +33,7 @@ fn acknowledgements(rate_together: u64) -> (BTreeSet<usize>, u64) {
 }
 
 #[test]
-fn acknowledgements_of_many_connections_have_few_lengths() {
+fn acknowledgements_of_concurrent_connections_have_few_lengths() {
     let (short, acks) = acknowledgements(0);
     assert!(short.len() > 4, "{short:?}");
     let (equal, as_many) = acknowledgements(1);
