@@ -46,7 +46,7 @@ async fn datagrams_belong_to_their_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn datagrams_that_cannot_be_sent_are_told_apart() {
+async fn datagrams_that_cannot_be_sent_have_distinct_errors() {
     let long = send(TransportConfig::default(), vec![0; 100_000].into()).await;
     assert!(
         matches!(long, Err(SendDatagramError::TooLarge { .. })),

@@ -76,7 +76,7 @@ async fn bodies_and_trailers_go_both_ways() {
 
 /// Its control streams stay open. A client that waits for nothing else sends no PINGs.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_without_requests_is_silent() {
+async fn a_client_without_requests_sends_nothing() {
     let mut client = Client::new(echo).await;
     let mut stream = client.ask("/").await;
     within(stream.finish()).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_client_without_requests_is_silent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_requests_on_one_connection() {
+async fn a_thousand_requests_share_one_connection() {
     let client = Client::new(echo).await;
     // Fifty at a time.
     let tasks: Vec<_> = (0..50_u64)
@@ -133,7 +133,7 @@ fn code_of(error: &StreamError) -> Option<Code> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn codes_of_resets_and_stops_are_seen_through_h3() {
+async fn reset_and_stop_codes_are_visible_through_h3() {
     let (sender, mut given_up) = tokio::sync::mpsc::unbounded_channel();
     let handler = move |request: Request<()>, mut stream: ServerStream| {
         let sender = sender.clone();
@@ -195,7 +195,7 @@ async fn codes_of_resets_and_stops_are_seen_through_h3() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_that_is_dropped_within_its_body_never_looks_complete() {
+async fn a_handler_dropped_within_its_body_never_looks_complete() {
     let (sender, mut tasks) = tokio::sync::mpsc::unbounded_channel();
     let handler = move |_: Request<()>, mut stream: ServerStream| {
         let sender = sender.clone();
@@ -243,7 +243,7 @@ async fn a_server_that_answers_without_reading_is_not_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_finishes_what_has_begun_and_refuses_the_rest() {
+async fn a_shutdown_finishes_requests_in_progress_and_rejects_new_ones() {
     let transport = Transport::new(TransportConfig::default()).await;
     let far = transport.far.clone();
     let (go, begun) = tokio::sync::oneshot::channel::<()>();
@@ -303,7 +303,7 @@ async fn a_shutdown_finishes_what_has_begun_and_refuses_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_that_is_cancelled_loses_nothing() {
+async fn a_cancelled_write_loses_nothing() {
     // Less than one of the pieces below fits.
     let small = TransportConfig::default()
         .initial_stream_window(10_000)
@@ -402,7 +402,7 @@ async fn long_payload_is_shared_and_short_payload_is_copied() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_the_connection_keeps_its_kind() {
+async fn the_cause_of_a_connections_end_keeps_its_kind() {
     let wait = |_: Request<()>, stream: ServerStream| async move {
         std::future::pending::<()>().await;
         drop(stream);

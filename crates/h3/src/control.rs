@@ -194,7 +194,7 @@ mod tests {
 
     // test: RFC 9114 §6.2.1, §7.2; RFC 9218 §7
     #[test]
-    fn every_rule_of_the_control_stream_has_its_error() {
+    fn every_violation_on_the_control_stream_has_its_error() {
         let both = [true, false];
         let server = [true];
         let client = [false];
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_comes_through() {
+    fn allowed_frames_become_events() {
         let frames: &[Frame<'_>] = &[
             SETTINGS,
             (0x21, &[0; 30_000]),

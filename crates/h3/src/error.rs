@@ -210,7 +210,7 @@ mod tests {
 
     /// A report that prints an error and its sources says nothing twice.
     #[test]
-    fn sources_are_not_part_of_the_text() {
+    fn an_errors_text_does_not_repeat_its_sources() {
         let refused = || io::Error::other(Error::Malformed("a rule"));
         for error in [Error::Connect(refused()), Error::Body(refused().into())] {
             let text = error.to_string();

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_however_the_stream_is_cut() {
+    fn frames_are_parsed_however_the_stream_is_split() {
         let bytes = frames();
         for size in (1..40).chain([bytes.len()]) {
             let mut reader = FrameReader::new();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promised_length_takes_no_memory() {
+    fn a_declared_length_allocates_no_memory() {
         let mut reader = FrameReader::new();
         let mut bytes = Vec::new();
         put_header(&mut bytes, kind::HEADERS, varint::MAX);
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_left_alone() {
+    fn data_that_is_not_a_frame_is_left_unread() {
         let mut reader = FrameReader::new();
         reader.push(Bytes::from_static(&[0x40, 0x41, 4, 1, 2, 3]));
         let piece = reader.next(|_, _| Ok::<_, ()>(Fate::NoFrame));

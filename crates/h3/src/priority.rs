@@ -99,7 +99,7 @@ mod tests {
 
     // test: RFC 9218 §8
     #[test]
-    fn a_servers_wish_leaves_what_it_does_not_name() {
+    fn a_servers_priority_overrides_only_the_parameters_it_names() {
         let client = Wish::of_request(b"u=5, i");
         let mut wish = Wish::default();
         for (name, value, level, incremental) in [

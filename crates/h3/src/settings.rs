@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_survive_the_wire() {
+    fn settings_round_trip() {
         for settings in [
             Settings::INITIAL,
             Settings {
@@ -172,7 +172,7 @@ mod tests {
 
     // test: RFC 9114 §7.2.4, §7.2.4.1; RFC 9220 §3; RFC 9297 §2.1.1
     #[test]
-    fn wrong_settings_have_their_error() {
+    fn invalid_settings_have_their_error() {
         for (payload, code) in [
             (&[1, 0, 1, 0][..], Code::H3_SETTINGS_ERROR),
             (&[0x21, 0, 6, 0, 0x21, 1], Code::H3_SETTINGS_ERROR),
@@ -192,7 +192,7 @@ mod tests {
 
     // test: draft-ietf-webtrans-http3 §3.2, §7.1
     #[test]
-    fn the_settings_tell_drafts_of_webtransport_apart() {
+    fn settings_of_different_webtransport_drafts_are_distinguished() {
         let mut payload = Vec::new();
         put_varint(&mut payload, id::WT_ENABLED);
         put_varint(&mut payload, 1);

@@ -92,7 +92,7 @@ async fn main() -> Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn requests_are_answered() {
+    fn requests_get_responses() {
         super::main().unwrap();
     }
 }

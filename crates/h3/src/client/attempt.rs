@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_say_the_same() {
+    fn a_copied_error_has_the_same_text_and_kind() {
         let errors = [
             io::Error::from_raw_os_error(13),
             CloseReason::HandshakeTimeout.into(),

@@ -120,7 +120,7 @@ mod tests {
 
     // test: RFC 8305 §4
     #[test]
-    fn families_take_turns() {
+    fn addresses_alternate_between_families() {
         let addresses = ["1.1.1.1:1", "1.1.1.2:1", "1.1.1.3:1", "[::1]:1", "[::2]:1"];
         let addresses = addresses.map(|address| address.parse().unwrap()).to_vec();
         let ordered: Vec<String> = in_turns(addresses)

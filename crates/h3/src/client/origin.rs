@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_are_hosts_and_ports() {
+    fn an_origin_is_a_host_and_a_port() {
         for (uri, host, port) in [
             ("https://Example.org/a", "example.org", 443),
             ("https://[::1]:8443/", "::1", 8443),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn alternatives_are_bounded() {
+    fn alternatives_expire_and_are_bounded() {
         let now = Instant::now();
         let origin = |port| Origin {
             host: "one.test".to_owned(),
@@ -212,7 +212,7 @@ mod tests {
 
     // test: RFC 7838 §3
     #[test]
-    fn alternatives_are_read() {
+    fn alt_svc_is_parsed() {
         let now = Instant::now();
         let read = |text: &'static str| alt_svc(&HeaderValue::from_static(text), now);
         let at = |host: Option<&str>, port, seconds| {

@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_those_of_the_rfc() {
+    fn codes_match_the_rfc() {
         // RFC 7541 Appendix B: a few of each length.
         for (symbol, code, len) in [
             ('0' as usize, 0x0, 5),
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_the_rfc() {
+    fn the_examples_of_the_rfc_are_reproduced() {
         // test: RFC 7541 §C.4
         for (text, code) in [
             (&b"www.example.com"[..], "f1e3c2e5f23a6ba0ab90f4ff"),
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_of_symbols_at_every_offset() {
+    fn every_pair_of_symbols_round_trips_at_every_offset() {
         // Preceding symbols of 5 to 8 bits move a pair to any bit position.
         for before in [
             &b""[..],
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn decodes_as_its_slow_twin() {
+    fn decoding_agrees_with_the_slow_twin() {
         // All inputs of up to two bytes, with others before and after them.
         for first in 0..=u8::MAX {
             check(&[first]);

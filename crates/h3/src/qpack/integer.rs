@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn integers_round_trip() {
         for bits in 0..62 {
             for value in [(1 << bits) - 1, 1 << bits, (1 << bits) + 1, MAX - bits] {
                 round_trip::<3>(value);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_the_rfc() {
+    fn the_examples_of_the_rfc_are_reproduced() {
         // test: RFC 7541 §C.1
         let mut out = Vec::new();
         write::<5>(0, 10, &mut out);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn larger_ones_are_refused() {
+    fn integers_above_2_62_are_rejected() {
         // 2^62 - 1 can be read, 2^62 cannot.
         let mut largest = Vec::new();
         write::<8>(0, MAX, &mut largest);

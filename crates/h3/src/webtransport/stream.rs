@@ -356,7 +356,7 @@ mod tests {
 
     // test: draft-ietf-webtrans-http3 §4.4
     #[test]
-    fn codes_of_applications_have_a_range_of_their_own() {
+    fn application_codes_have_their_own_range() {
         assert_eq!(to_http(0), 0x52e4_a40f_a8db);
         assert_eq!(to_http(u32::MAX), 0x52e5_ac98_3162);
         for code in (0..1000).chain([0x1d, 0x1e, 0x1f, u32::MAX - 1, u32::MAX]) {

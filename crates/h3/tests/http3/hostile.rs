@@ -71,7 +71,7 @@ async fn cancel_all(connection: &squall::Connection) {
 
 /// Threats 19 and 55: "rapid reset".
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_resets_all_it_asks_for() {
+async fn a_client_that_resets_every_request_is_closed() {
     for on_worker in [false, true] {
         let site = Site::new();
         let running = Arc::new(AtomicUsize::new(0));
@@ -191,7 +191,7 @@ impl tower_service::Service<Request<Body>> for Limited {
 
 /// Threats 19 and 55: requests that are cancelled while they wait for the service.
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_are_cancelled_before_the_service_is_ready() {
+async fn requests_cancelled_before_the_service_is_ready_leave_nothing() {
     for on_worker in [false, true] {
         let site = Site::new();
         let service = Limited::new(1);
@@ -244,7 +244,7 @@ async fn requests_that_are_cancelled_before_the_service_is_ready() {
 
 /// A client that subscribes to events, reads the first one, and unsubscribes.
 #[tokio::test(flavor = "multi_thread")]
-async fn responses_may_be_cancelled_once_they_have_begun() {
+async fn cancelling_responses_that_have_begun_is_allowed() {
     for on_worker in [false, true] {
         let site = Site::new();
         start(&site, Config::new(), on_worker, |_| {
@@ -291,7 +291,7 @@ async fn a_response_without_credit_has_not_begun() {
 
 /// Threat 41: small references to a large entry.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_header_bomb() {
+async fn a_header_bomb_is_answered_with_431() {
     let site = Site::new();
     start(&site, Config::new(), true, |_| async { response("") });
     let (connection, _control) = raw(&site).await;
@@ -322,7 +322,7 @@ async fn a_header_bomb() {
 
 /// Threat 42: streams that wait for entries that never arrive.
 #[tokio::test(flavor = "multi_thread")]
-async fn blocked_streams() {
+async fn blocked_streams_are_limited_and_time_out() {
     let site = Site::new();
     let config = Config::new()
         .qpack_blocked_streams(4)
@@ -359,7 +359,7 @@ async fn blocked_streams() {
 /// A cancelled request no longer waits: the client may have as many blocked ones again at once
 /// (RFC 9204 §2.1.2).
 #[tokio::test(flavor = "multi_thread")]
-async fn blocked_streams_that_are_cancelled() {
+async fn cancelled_blocked_streams_make_room_for_others() {
     for on_worker in [false, true] {
         let site = Site::new();
         let config = Config::new().qpack_blocked_streams(4);
@@ -395,7 +395,7 @@ async fn blocked_streams_that_are_cancelled() {
 
 /// A head that does not arrive.
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_heads() {
+async fn a_head_that_does_not_arrive_times_out() {
     for on_worker in [false, true] {
         let site = Site::new();
         let config = Config::new().header_timeout(Duration::from_millis(100));
@@ -437,7 +437,7 @@ impl http_body::Body for Endless {
 
 /// Threat 55: unread responses take what flow control allows, and no more.
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_readers() {
+async fn unread_responses_take_no_more_than_flow_control_allows() {
     for on_worker in [false, true] {
         let site = Site::new();
         let taken = Arc::new(AtomicUsize::new(0));
@@ -562,7 +562,7 @@ async fn queues_are_bounded() {
 
 /// Threat 43: unknown frames are skipped, however long they are.
 #[tokio::test(flavor = "multi_thread")]
-async fn long_unknown_frames() {
+async fn long_unknown_frames_are_skipped() {
     let site = Site::new();
     start(&site, Config::new(), true, |_| async { response("") });
     let (connection, mut control) = raw(&site).await;

@@ -19,7 +19,7 @@ use squall_h3::server::Peer;
 use squall_h3::{Body, Code, Config, Error, Informational, OnInformational, server};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_answered() {
+async fn a_request_gets_a_response() {
     for on_worker in [false, true] {
         let site = Site::new();
         start(&site, Config::new(), on_worker, |request| async move {
@@ -123,7 +123,7 @@ async fn raw_streams_next_to_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_without_a_body_end_with_their_head() {
+async fn messages_without_a_body_end_after_their_head() {
     let site = Site::new();
     start(&site, Config::new(), false, |request| async move {
         assert!(request.body().is_end_stream());
@@ -139,7 +139,7 @@ async fn messages_without_a_body_end_with_their_head() {
 
 // test: RFC 9114 §4.2, §4.3.1, RFC 9110 §5.5
 #[tokio::test(flavor = "multi_thread")]
-async fn any_uri_and_value_has_a_form_that_servers_accept() {
+async fn any_uri_and_value_is_encoded_acceptably_to_servers() {
     let site = Site::new();
     start(&site, Config::new(), true, |request| async move {
         let value = request.headers()["x-question"].as_bytes();
@@ -176,7 +176,7 @@ async fn any_uri_and_value_has_a_form_that_servers_accept() {
 
 /// Its control streams stay open. A client that waits for nothing else sends no PINGs.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_without_requests_is_silent() {
+async fn a_client_without_requests_sends_nothing() {
     let site = Site::new();
     start(&site, Config::new(), true, |_| async { response("answer") });
     let connection = site.connection().await;
@@ -212,7 +212,7 @@ async fn bodies_go_both_ways() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_requests_at_once() {
+async fn many_requests_run_concurrently() {
     for on_worker in [false, true] {
         let site = Site::new();
         start(&site, Config::new(), on_worker, |request| async move {
@@ -302,7 +302,7 @@ async fn some_responses_have_no_body_and_no_length() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_can_learn_who_asks() {
+async fn a_service_can_see_the_clients_address() {
     for on_worker in [false, true] {
         let site = Site::new();
         start(
@@ -337,7 +337,7 @@ async fn a_service_can_learn_who_asks() {
 
 // test: RFC 9110 §10.1.1
 #[tokio::test(flavor = "multi_thread")]
-async fn the_body_is_asked_for_when_the_service_reads_it() {
+async fn continue_is_sent_when_the_service_reads_the_body() {
     const PAUSE: Duration = Duration::from_millis(50);
     for on_worker in [false, true] {
         let site = Site::new();
@@ -453,7 +453,7 @@ async fn informational_responses_precede_the_final_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_informational_response_that_is_too_large_is_left_out() {
+async fn an_oversized_informational_response_is_omitted() {
     let site = Site::new();
     let config = Config::new().informational(true);
     start(&site, config, true, |request| async move {

@@ -124,7 +124,7 @@ async fn text(client: &Client, uri: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_origin_has_one_connection() {
+async fn requests_to_an_origin_share_one_connection() {
     let world = World::new();
     let (one, one_at) = world.server();
     let (two, two_at) = world.server();
@@ -150,7 +150,7 @@ async fn an_origin_has_one_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_is_silent_costs_a_moment() {
+async fn silent_addresses_are_skipped_quickly() {
     let world = World::new();
     let (server, address) = world.server();
     let (_silent, silent) = silent();
@@ -204,7 +204,7 @@ async fn a_request_outlives_the_runtime_of_the_attempt_that_it_waits_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_goes_away_is_replaced() {
+async fn a_new_connection_replaces_one_that_goes_away() {
     let world = World::new();
     let (old, old_at) = world.server();
     world.set("one.test", vec![old_at]);
@@ -258,7 +258,7 @@ async fn an_alternative_is_used_for_the_next_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn safe_requests_are_early_and_repeated_if_too_early() {
+async fn safe_requests_use_early_data_and_are_repeated_on_425() {
     let world = World::new();
     let (server, address) = world.server();
     world.set("one.test", vec![address]);
@@ -292,7 +292,7 @@ async fn safe_requests_are_early_and_repeated_if_too_early() {
 
 // Whether a request was sent early or not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_connection_is_none() {
+async fn a_refused_connection_is_reported_as_an_error() {
     let world = World::new();
     let (server, address) = world.server();
     world.set("one.test", vec![address]);
@@ -322,7 +322,7 @@ async fn a_refused_connection_is_none() {
 // With a ticket, a request could be sent to the silent address as early data, and wait there until
 // the handshake times out.
 #[tokio::test(flavor = "multi_thread")]
-async fn early_data_to_a_silent_address_is_sent_again() {
+async fn early_data_to_a_silent_address_is_sent_to_another() {
     let world = World::new();
     let (server, address) = world.server();
     let count = Arc::new(AtomicUsize::new(0));
@@ -494,7 +494,7 @@ async fn a_request_keeps_its_connection_alive() {
 
 /// A server that stops, and whose GOAWAY does not arrive.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_meets_a_graceful_end_is_sent_again() {
+async fn a_request_that_meets_a_graceful_shutdown_is_retried() {
     for (code, method, succeeds) in [
         (Code::H3_NO_ERROR, "GET", true),
         (Code::H3_NO_ERROR, "POST", false),
@@ -518,7 +518,7 @@ async fn a_request_that_meets_a_graceful_end_is_sent_again() {
 
 /// A server that rejects the first request, and answers later ones.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejected_request_is_sent_again() {
+async fn a_rejected_request_is_retried() {
     let world = World::new();
     let (server, address) = world.server();
     world.set("one.test", vec![address]);

@@ -172,7 +172,7 @@ impl Raw {
 /// head, or later.
 // test: RFC 9218 §7
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_update_counts() {
+async fn the_latest_priority_update_wins() {
     for on_worker in [false, true] {
         let site = Site::new();
         let (go, mut arrived) = held(&site, on_worker);
@@ -237,7 +237,7 @@ async fn updates_for_requests_that_are_over_are_dropped() {
 
 /// Thousands of updates, and values without a meaning, do no harm.
 #[tokio::test(flavor = "multi_thread")]
-async fn any_updates_are_harmless() {
+async fn arbitrary_priority_updates_are_harmless() {
     let site = Site::new();
     let (go, mut arrived) = held(&site, false);
     let mut raw = Raw::new(&site).await;
@@ -262,7 +262,7 @@ async fn any_updates_are_harmless() {
 /// What a response's own field names counts more than the request's.
 // test: RFC 9218 §8
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_may_have_a_priority_of_its_own() {
+async fn a_responses_own_priority_overrides_the_requests() {
     /// What the request asks for, and what the response says.
     const PRIORITIES: [(&str, &str); 5] = [
         ("u=0", "u=7"),

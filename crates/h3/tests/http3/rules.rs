@@ -402,7 +402,7 @@ fn common_rules() -> Vec<(Script, Outcome)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_clients_do_wrong() {
+async fn violations_by_clients_get_the_rfcs_error() {
     let unexpected = Closed(Code::H3_FRAME_UNEXPECTED);
     let site = Site::new();
     let serving = server::serve(
@@ -589,7 +589,7 @@ async fn what_clients_do_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_servers_do_wrong() {
+async fn violations_by_servers_get_the_rfcs_error() {
     let unexpected = Closed(Code::H3_FRAME_UNEXPECTED);
     let ok = [(":status", "200")];
     let site = Site::new();

@@ -110,7 +110,7 @@ async fn streams_in_use_end_with_their_session() {
 /// are those that arrive later.
 // test: draft-ietf-webtrans-http3 §6
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_are_rejected_because_their_session_is_gone() {
+async fn streams_of_a_closed_session_are_rejected() {
     for is_closed in [true, false] {
         let (_site, client, mut sessions) = start(false).await;
         // Its id is 0.
@@ -227,7 +227,7 @@ async fn a_session_keeps_only_streams_in_use() {
 /// However the end of a session meets streams that are opened, taken, used and dropped, no task
 /// waits for ever, and no stream is left.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_left_of_a_session_that_ends_at_any_time() {
+async fn a_session_that_ends_at_any_time_leaves_nothing_behind() {
     for on_worker in [false, true] {
         let (_site, client, mut sessions) = start(on_worker).await;
         for round in 0..40 {
@@ -488,7 +488,7 @@ async fn malformed_capsules_of_a_server_reset_the_session() {
 
 /// A server that accepts a session and ends it with the same packet leaves no request behind.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_ends_with_its_response_leaves_nothing() {
+async fn a_session_closed_with_its_response_leaves_no_request() {
     let site = Site::new();
     let config = Config::new().webtransport(1);
     let (tell, mut bodies) = mpsc::unbounded_channel();
@@ -580,7 +580,7 @@ async fn try_session(client: &SendRequest) -> Result<Session, Error> {
 /// Sessions beyond the limit are rejected; one that takes the place of one that ends is not.
 // test: draft-ietf-webtrans-http3 §5.2
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_has_as_many_sessions_as_are_allowed() {
+async fn a_client_can_have_the_allowed_number_of_sessions() {
     for on_worker in [false, true] {
         let (_site, client, mut sessions) = start(on_worker).await;
         let mut open = Vec::new();
@@ -652,7 +652,7 @@ async fn a_session_can_be_drained() {
 /// A server that ends gracefully asks both ends of its sessions to end them, and waits for that.
 // test: draft-ietf-webtrans-http3 §4.7
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_learn_that_the_connection_is_about_to_end() {
+async fn a_graceful_shutdown_drains_sessions() {
     for on_worker in [false, true] {
         let site = Site::new();
         let (give, mut sessions) = mpsc::unbounded_channel();

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::common::{ANY_PORT, Serve, Site, builder, get, read, response, within};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_finishes_what_has_begun() {
+async fn a_server_finishes_requests_in_progress() {
     for on_worker in [false, true] {
         let site = Site::new();
         let builder = builder(on_worker);
@@ -82,7 +82,7 @@ fn stoppable(site: &Site) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_finishes_refuses_others_at_once() {
+async fn a_server_shutting_down_rejects_new_clients_at_once() {
     for on_worker in [false, true] {
         let site = Site::new();
         let builder = builder(on_worker);
@@ -130,7 +130,7 @@ async fn a_server_that_finishes_refuses_others_at_once() {
 
 /// What has arrived before the signal is accepted, though the task has not seen it yet.
 #[tokio::test(flavor = "multi_thread")]
-async fn attempts_before_the_signal_are_accepted() {
+async fn attempts_that_arrived_before_the_signal_are_accepted() {
     let site = Site::new();
     let service = Serve(|_| async { response("content") });
     let serving = server::Builder::new().serve(site.endpoint.clone(), service);
@@ -182,7 +182,7 @@ fn is_graceful(reason: &CloseReason, by_the_peer: bool) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_learns_of_the_end_though_datagrams_are_lost() {
+async fn a_client_learns_of_the_shutdown_despite_lost_datagrams() {
     let site = Site::new();
     let (stop, server) = stoppable(&site);
     let is_lossy = Arc::<AtomicBool>::default();
@@ -226,7 +226,7 @@ async fn a_server_ends_a_connection_that_its_client_leaves_open() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_ends_its_connection_when_nobody_uses_it() {
+async fn a_client_closes_its_connection_when_it_is_no_longer_used() {
     let site = Site::new();
     let service = Serve(|_| async { response(vec![7; 1_000_000]) });
     let serving = server::serve(site.endpoint.clone(), service);
@@ -355,7 +355,7 @@ async fn no_request_is_lost_or_executed_twice_when_a_server_ends() {
 /// the client ends the connection. Nor does it have to allow more streams.
 // test: RFC 9114 §5.2
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_beyond_goaway_are_given_back_at_once() {
+async fn requests_beyond_goaway_are_returned_as_unprocessed_at_once() {
     let transport = TransportConfig::default().max_concurrent_bidi_streams(2);
     let site = Site::with(transport);
     let endpoint = site.endpoint.clone();
@@ -399,7 +399,7 @@ async fn requests_beyond_goaway_are_given_back_at_once() {
 
 /// A request that was never sent may be sent again, though the server's GOAWAY has not arrived.
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_were_not_sent_are_unprocessed() {
+async fn requests_never_sent_are_reported_as_unprocessed() {
     let transport = TransportConfig::default().max_concurrent_bidi_streams(1);
     let site = Site::with(transport);
     let endpoint = site.endpoint.clone();

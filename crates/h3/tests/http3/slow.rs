@@ -53,7 +53,7 @@ async fn answer(request: Request<Body>) -> Response<Body> {
 
 // test: RFC 9110 §15.5.9
 #[tokio::test(flavor = "multi_thread")]
-async fn the_service_answers_a_request_whose_body_stands_still() {
+async fn the_service_answers_a_request_with_a_stalled_body() {
     for on_worker in [false, true] {
         let site = Site::new();
         let config = Config::new().body_timeout(Some(LIMIT));
@@ -72,7 +72,7 @@ async fn the_service_answers_a_request_whose_body_stands_still() {
 
 // test: RFC 9114 §8.1
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_that_fails_with_its_request_is_cancelled() {
+async fn a_response_is_reset_when_its_request_times_out() {
     for on_worker in [false, true] {
         let site = Site::new();
         let config = Config::new().body_timeout(Some(LIMIT));
@@ -87,7 +87,7 @@ async fn a_response_that_fails_with_its_request_is_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_moves_has_all_the_time() {
+async fn a_body_that_makes_progress_never_times_out() {
     let site = Site::new();
     let limit = Duration::from_secs(2);
     start(&site, Config::new().body_timeout(Some(limit)), true, answer);
@@ -105,7 +105,7 @@ async fn a_body_that_moves_has_all_the_time() {
 const LARGE: Bytes = Bytes::from_static(&[7; 20 << 20]);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn responses_that_nobody_takes_are_cancelled() {
+async fn responses_that_the_client_does_not_read_are_cancelled() {
     for on_worker in [false, true] {
         let site = Site::new();
         let given_up = Arc::new(AtomicUsize::new(0));
@@ -152,7 +152,7 @@ async fn responses_that_nobody_takes_are_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_may_have_nothing_to_send_for_long() {
+async fn a_service_may_pause_longer_than_the_send_timeout() {
     const WINDOW: usize = 30_000;
     let site = Site::new();
     // Without the date, whose encoded length changes from second to second.
@@ -193,7 +193,7 @@ async fn a_service_may_have_nothing_to_send_for_long() {
 
 // test: RFC 9114 §4.4
 #[tokio::test(flavor = "multi_thread")]
-async fn tunnels_may_stand_still() {
+async fn idle_tunnels_do_not_time_out() {
     let site = Site::new();
     let config = Config::new()
         .send_timeout(Some(LIMIT))

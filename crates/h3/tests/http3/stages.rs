@@ -11,7 +11,7 @@ use squall_h3::{Body, Config};
 use crate::common::{Site, get, read, start, within};
 
 #[tokio::test]
-async fn a_worker_tells_the_time_of_http_and_of_the_service_apart() {
+async fn a_worker_separates_the_time_of_http_from_the_services() {
     let site = Site::built(TransportConfig::default(), |builder| {
         builder.accounting(true)
     });

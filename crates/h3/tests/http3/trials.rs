@@ -565,7 +565,7 @@ async fn trial(seed: u64) {
 }
 
 #[test]
-fn exchanges_of_all_kinds_do_what_is_planned() {
+fn exchanges_of_all_kinds_have_the_planned_outcome() {
     let seeds = match std::env::var("SQUALL_H3_TRIALS") {
         Err(_) => SEEDS,
         Ok(asked) => {

@@ -102,7 +102,7 @@ async fn sessions_carry_streams_and_datagrams_both_ways() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn codes_of_streams_reach_the_other_application() {
+async fn stream_codes_reach_the_other_application() {
     let (_site, client, mut sessions) = start(false).await;
     let near = session(&client).await;
     let far = sessions.recv().await.unwrap();
@@ -144,7 +144,7 @@ async fn a_stream_without_data_can_be_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_ends_learn_of_the_end() {
+async fn both_ends_learn_that_the_session_ended() {
     let (_site, client, mut sessions) = start(true).await;
     // By the client, by the server, and by dropping either's handles.
     for case in 0..4 {
@@ -175,7 +175,7 @@ async fn both_ends_learn_of_the_end() {
 
 /// A capsule that is too short for a code ends the session all the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_malformed_end_is_an_end() {
+async fn a_malformed_close_capsule_still_ends_the_session() {
     let (_site, client, mut sessions) = start(false).await;
     // CLOSE_SESSION with two bytes of a code.
     let capsule = Bytes::from_static(&[0x68, 0x43, 2, 0, 42]);
@@ -210,7 +210,7 @@ impl http_body::Body for Endless {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_reason_is_cut_at_a_character() {
+async fn a_long_reason_is_truncated_at_a_character_boundary() {
     let (_site, client, mut sessions) = start(false).await;
     let near = session(&client).await;
     let far = sessions.recv().await.unwrap();
@@ -219,7 +219,7 @@ async fn a_long_reason_is_cut_at_a_character() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_session_is_a_response() {
+async fn a_refused_session_returns_the_response() {
     let site = Site::new();
     let config = Config::new().webtransport(1);
     let builder = server::Builder::new().config(config.clone());
@@ -240,7 +240,7 @@ async fn a_refused_session_is_a_response() {
 /// Clients of draft 15 and later ask for another protocol.
 // test: draft-ietf-webtrans-http3 §3.2
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_has_two_names() {
+async fn a_session_may_use_the_protocol_name_of_either_draft() {
     let (_site, client, mut sessions) = start(false).await;
     for name in ["webtransport", "webtransport-h3"] {
         let (_keep_open, body) = tokio::io::duplex(1);
@@ -272,7 +272,7 @@ async fn code_of(connection: &squall::Connection, is_uni: bool, bytes: &[u8]) ->
 
 // test: draft-ietf-webtrans-http3 §4, §4.3
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_of_impossible_sessions_end_the_connection() {
+async fn streams_of_invalid_session_ids_close_the_connection() {
     let (site, _, _sessions) = start(false).await;
     let id_error = squall_h3::Code::H3_ID_ERROR.0;
     for id in [1, 2, 3, 7] {
@@ -300,7 +300,7 @@ async fn streams_of_impossible_sessions_end_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_sessions_is_not_asked() {
+async fn a_server_without_sessions_gets_no_session_request() {
     let site = Site::new();
     let serving = server::serve(
         site.endpoint.clone(),
@@ -317,7 +317,7 @@ async fn a_server_without_sessions_is_not_asked() {
 
 /// A session that has ended opens no streams, though its peer allows none to be opened.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_waits_to_open_a_stream_of_a_session_that_has_ended() {
+async fn opening_a_stream_fails_when_the_session_ends() {
     let (site, _, mut sessions) = start(false).await;
     let transport = squall::TransportConfig::default().max_concurrent_bidi_streams(0);
     let config = Config::new().webtransport(4);
@@ -334,7 +334,7 @@ async fn nobody_waits_to_open_a_stream_of_a_session_that_has_ended() {
 
 /// Datagrams of a protocol other than WebTransport (RFC 9297).
 #[tokio::test(flavor = "multi_thread")]
-async fn datagrams_of_a_request() {
+async fn datagrams_can_be_exchanged_on_a_request() {
     let site = Site::new();
     let config = Config::new().enable_connect_protocol(true).datagrams(true);
     let builder = server::Builder::new().config(config.clone());

@@ -109,7 +109,7 @@ fn with(name: &str, lines: &[(&str, &str)], capacity: usize) {
 
 #[test]
 #[ignore = "measures, and asserts nothing of time"]
-fn nanoseconds() {
+fn cost_in_nanoseconds() {
     for capacity in [0, 4096] {
         with("request", &REQUEST, capacity);
         with("response", &RESPONSE, capacity);

@@ -20,7 +20,7 @@ fn decode(decoder: &mut Decoder, digits: &str) -> Result<Decoded, DecodeError> {
 }
 
 #[test]
-fn sections_that_cannot_be_decoded() {
+fn invalid_sections_are_rejected() {
     for (digits, why) in [
         ("", "no prefix"),
         ("00", "half a prefix"),
@@ -73,7 +73,7 @@ fn sections_that_cannot_be_decoded() {
 }
 
 #[test]
-fn evicted_entries_are_no_longer_referenced() {
+fn references_to_evicted_entries_are_rejected() {
     // test: RFC 9204 §2.2.3
     let mut decoder = decoder(0);
     assert_eq!(decode(&mut decoder, "0200 80"), Ok(Decoded::Done));
@@ -85,7 +85,7 @@ fn evicted_entries_are_no_longer_referenced() {
 }
 
 #[test]
-fn instructions_that_cannot_be_followed() {
+fn invalid_encoder_instructions_are_rejected() {
     for (digits, why) in [
         ("3fbe01", "a capacity above the limit (RFC 9204 §4.3.1)"),
         ("3fffffffffffffffffff7f", "a capacity of more than 62 bits"),
@@ -112,7 +112,7 @@ fn instructions_that_cannot_be_followed() {
 }
 
 #[test]
-fn an_entry_that_just_exceeds_the_table() {
+fn an_entry_one_byte_too_large_for_the_table_is_rejected() {
     // :path and 183 bytes are 220; 184 are one too many.
     for (len, fits) in [(183, true), (184, false)] {
         let mut decoder = decoder(0);
@@ -140,7 +140,7 @@ fn instructions_may_arrive_byte_by_byte() {
 }
 
 #[test]
-fn no_more_streams_are_blocked_than_allowed() {
+fn blocking_more_streams_than_allowed_is_an_error() {
     // test: RFC 9204 §2.1.2
     let mut decoder = decoder(2);
     let mut out = FieldSection::new();
@@ -172,7 +172,7 @@ fn no_more_streams_are_blocked_than_allowed() {
 }
 
 #[test]
-fn without_a_table_nothing_is_cancelled() {
+fn without_a_table_no_cancellation_is_sent() {
     // test: RFC 9204 §2.2.2.2
     let mut decoder = Decoder::new(0, 0);
     decoder.cancel_stream(4);
@@ -180,7 +180,7 @@ fn without_a_table_nothing_is_cancelled() {
 }
 
 #[test]
-fn the_limit_counts_what_is_decoded() {
+fn the_section_limit_counts_decoded_bytes() {
     // A section of 4 kB that refers 4,000 times to an entry of 4 kB: 16 MB if expanded.
     let mut decoder = Decoder::new(8192, 0);
     // The capacity, and x: with a value of 127 + 33 + 30 × 128 bytes.
@@ -205,7 +205,7 @@ fn the_limit_counts_what_is_decoded() {
 }
 
 #[test]
-fn the_limit_is_exact() {
+fn the_section_limit_is_exact() {
     for (digits, size) in [
         ("0000 d1", 42),          // :method GET
         ("0000 5102 2f61", 39),   // :path /a
@@ -241,7 +241,7 @@ fn encoder() -> Encoder {
 }
 
 #[test]
-fn decoder_instructions_that_cannot_be_followed() {
+fn invalid_decoder_instructions_are_rejected() {
     for (digits, why) in [
         ("80", "a section without references (RFC 9204 §4.4.1)"),
         ("8484", "a section twice"),
@@ -271,7 +271,7 @@ fn decoder_instructions_that_cannot_be_followed() {
 }
 
 #[test]
-fn what_must_not_be_indexed_is_not() {
+fn never_indexed_lines_are_not_indexed() {
     let mut encoder = Encoder::new();
     encoder.set_limits(4096, 100, 4096);
     let mut decoder = Decoder::new(4096, 100);

@@ -11,7 +11,7 @@ fn lines(lines: &[(&str, &str)]) -> List {
 }
 
 #[test]
-fn appendix_b() {
+fn the_exchange_of_appendix_b() {
     // test: RFC 9204 Appendix B
     let mut decoder = Decoder::new(220, 100);
 
@@ -87,7 +87,7 @@ fn appendix_b() {
 }
 
 #[test]
-fn lines_say_where_they_are_from() {
+fn decoded_lines_report_their_origin() {
     let mut decoder = Decoder::new(220, 0);
     let mut out = FieldSection::new();
     // :method GET; :path /a; x: y, never indexed

@@ -71,7 +71,7 @@ fn new_lines_replace_old_ones() {
 }
 
 #[test]
-fn a_cycle_of_more_lines_than_fit() {
+fn a_cycle_of_more_lines_than_fit_keeps_some_indexed() {
     // 14 lines for a table of 7, repeated: the first ones stay. If each replaced the oldest, none
     // would ever be present when its line recurs.
     let mut pair = Pair::new(512);
@@ -87,7 +87,7 @@ fn a_cycle_of_more_lines_than_fit() {
 }
 
 #[test]
-fn a_line_in_use_outlives_others() {
+fn a_line_in_use_is_not_evicted() {
     // One line in every section, and others that come and go: the one is duplicated before it would
     // be evicted.
     let mut pair = Pair::new(512);
@@ -108,7 +108,7 @@ fn a_line_in_use_outlives_others() {
 }
 
 #[test]
-fn without_a_table_of_the_peer_nothing_is_inserted() {
+fn nothing_is_inserted_if_the_peer_has_no_table() {
     // RFC 9204 §3.2.3: no instruction at all may be sent.
     let mut encoder = Encoder::new();
     encoder.set_limits(0, 100, 4096);

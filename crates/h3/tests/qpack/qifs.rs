@@ -71,7 +71,7 @@ fn examples() -> Vec<List> {
 }
 
 #[test]
-fn other_encoders_are_understood() {
+fn sections_of_other_encoders_are_decoded() {
     let mut count = 0;
     for (name, file) in archive::files("encoded/qpack-05/") {
         let (base, numbers) = name.split_once(".out.").unwrap();
@@ -93,7 +93,7 @@ fn other_encoders_are_understood() {
 }
 
 #[test]
-fn malformed_files_are_refused() {
+fn malformed_files_are_rejected() {
     let mut codes = BTreeMap::new();
     for (name, file) in archive::files("encoded/errors/") {
         let mut decoder = Decoder::new(4096, 100);

@@ -241,7 +241,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_order_of_delivery(
+    fn round_trips_in_any_order_of_delivery(
         max_capacity in prop::sample::select(vec![0, 64, 100, 220, 512, 4096, 65536]),
         own in prop::sample::select(vec![0, 100, 300, 4096]),
         blocked in prop::sample::select(vec![0, 1, 3, 100]),
@@ -262,7 +262,7 @@ proptest! {
     }
 
     #[test]
-    fn without_state(lines in lines()) {
+    fn round_trips_without_dynamic_table(lines in lines()) {
         let mut block = Vec::new();
         encode_static(fields(&lines), &mut block);
         let mut out = FieldSection::new();
