@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_rust() {
+    fn kernel_names_match_those_of_rust() {
         for kind in protect::kernels_available() {
             assert_eq!(name_of(kind).to_str(), Ok(kind.name()));
         }

@@ -62,7 +62,7 @@ fn check(program: &Path) {
 }
 
 #[test]
-fn with_the_static_library() {
+fn the_example_runs_with_the_static_library() {
     let library = libraries().join("libsquall_protect.a");
     let mut link = vec![library.to_str().unwrap()];
     link.extend(SYSTEM_LIBRARIES);
@@ -70,7 +70,7 @@ fn with_the_static_library() {
 }
 
 #[test]
-fn with_the_shared_library() {
+fn the_example_runs_with_the_shared_library() {
     let folder = libraries();
     let folder = folder.to_str().unwrap();
     let (search, run_time) = (format!("-L{folder}"), format!("-Wl,-rpath,{folder}"));

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 #[test]
-fn the_header_is_that_of_the_sources() {
+fn the_header_matches_the_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let mut made = Vec::new();

@@ -135,7 +135,7 @@ mod tests {
 
     // test: a client's `keys` seal what `FirstKeys` opens, and open what it seals.
     #[test]
-    fn the_first_keys_are_those_of_a_server() {
+    fn first_keys_match_the_initial_keys_of_a_server() {
         use crate::{Outcome, PacketSpan};
         let dcid = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
         for version in [1, VERSION_2] {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     // test: RFC 9001 §A.1, RFC 9369 §A.1: the labels' HkdfLabel encodings show in the keys.
-    fn secrets_of_appendix_a() {
+    fn initial_secrets_match_appendix_a() {
         let dcid = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
         for (version, first_bytes) in [
             (1, [0xc0, 0x0c, 0xf1, 0x51]),

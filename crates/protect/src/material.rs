@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_suites_own_length_is_a_key() {
+    fn a_key_must_have_the_suites_length() {
         let bytes = [7; 33];
         for suite in [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {
             for len in 0..=33 {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_no_secret() {
+    fn debug_output_contains_no_secret() {
         let key = KeyMaterial::new(Suite::Aes128Gcm, &[0xab; 16], &[0xcd; 12]).unwrap();
         assert_eq!(format!("{key:?}"), "KeyMaterial { suite: Aes128Gcm, .. }");
     }

@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     // test: RFC 9001 §6.6, RFC 8446 §B.4
-    fn limits_and_numbers() {
+    fn limits_and_code_points_match_the_rfcs() {
         for (id, suite, key_len, confidentiality, integrity) in [
             (
                 0x1301,

@@ -17,7 +17,7 @@ const WAYS: [Way; 6] = [
 ];
 
 #[test]
-fn all_ways_give_the_same_packets() {
+fn all_ablations_produce_the_same_packets() {
     for_every_kernel(|suite, kind, keys| {
         for payload_len in [4, 16, 64, 300, 1450] {
             let plain = Batch::new(payload_len, 35);

@@ -68,7 +68,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 300 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_spans_do_no_harm(
+    fn arbitrary_spans_touch_only_valid_packets(
         spans in any_spans(),
         source_lens in prop::collection::vec(prop_oneof![0..50_usize, 0..2000_usize], 0..45),
         bytes in prop::collection::vec(any::<u8>(), BUFFER),

@@ -226,7 +226,7 @@ fn leaky_compare(tags: &mut ([u8; 4096], [u8; 4096])) {
 }
 
 #[test]
-fn t_of_what_is_plain() {
+fn welchs_t_of_known_samples() {
     assert_eq!(welch([&[1.0, 1.0], &[1.0, 1.0]]), 0.0);
     let t = welch([&[1.0, 2.0, 3.0], &[2.0, 3.0, 4.0]]);
     assert!((t + 1.224_744).abs() < 1e-5, "{t}");
@@ -234,7 +234,7 @@ fn t_of_what_is_plain() {
 
 #[test]
 #[ignore = "a measurement: it wants a quiet machine and a release build"]
-fn times_do_not_tell() {
+fn operations_take_constant_time() {
     let (zeros, mut first, mut last) = ([0; 4096], [0; 4096], [0; 4096]);
     (first[0], last[4095]) = (1, 1);
     let control = steady(&[(zeros, first), (zeros, last)], leaky_compare);

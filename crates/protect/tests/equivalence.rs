@@ -301,7 +301,7 @@ fn check_plan(random: &mut Random, plan: &Plan, material: &Material, keys_: &Key
 }
 
 #[test]
-fn random_batches() {
+fn random_batches_agree() {
     for_every_kernel(|suite, kind, _| {
         for seed in 0..60 {
             let random = &mut Random(seed);
@@ -317,7 +317,7 @@ fn random_batches() {
 }
 
 #[test]
-fn every_payload_length_alone_and_with_neighbours() {
+fn every_payload_length_agrees_alone_and_with_neighbours() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(7);
         let material = material(random, suite);
@@ -343,7 +343,7 @@ fn every_payload_length_alone_and_with_neighbours() {
 }
 
 #[test]
-fn rows_of_every_length() {
+fn rows_of_every_length_agree() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(17);
         let material = material(random, suite);
@@ -372,7 +372,7 @@ fn rows_of_every_length() {
 }
 
 #[test]
-fn long_packets() {
+fn long_packets_agree() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(11);
         let material = material(random, suite);
@@ -393,7 +393,7 @@ fn long_packets() {
 }
 
 #[test]
-fn the_long_class_of_powers_changes_nothing() {
+fn results_do_not_depend_on_the_table_of_powers() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(13);
         let material = material(random, suite);
@@ -415,7 +415,7 @@ fn the_long_class_of_powers_changes_nothing() {
 }
 
 #[test]
-fn empty_and_short_packets_between_full_ones() {
+fn empty_and_short_packets_between_full_ones_agree() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(29);
         let material = material(random, suite);
@@ -439,7 +439,7 @@ fn empty_and_short_packets_between_full_ones() {
 }
 
 #[test]
-fn join_of_source_at_every_offset() {
+fn payloads_joined_with_a_source_at_every_offset_agree() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(17);
         let material = material(random, suite);
@@ -458,7 +458,7 @@ fn join_of_source_at_every_offset() {
 }
 
 #[test]
-fn target_at_every_offset() {
+fn targets_at_every_offset_agree() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(37);
         let material = material(random, suite);
@@ -484,7 +484,7 @@ fn target_at_every_offset() {
 }
 
 #[test]
-fn one_forged_tag_spoils_one_packet() {
+fn a_forged_tag_fails_only_its_own_packet() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(19);
         let material = material(random, suite);
@@ -525,7 +525,7 @@ fn one_forged_tag_spoils_one_packet() {
 }
 
 #[test]
-fn slots_and_outcomes_choose_the_spans() {
+fn slots_and_outcomes_select_the_spans() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(23);
         let (ours, other) = (material(random, suite), material(random, suite));
@@ -561,7 +561,7 @@ fn slots_and_outcomes_choose_the_spans() {
 }
 
 #[test]
-fn mixed_short_lengths_in_one_batch() {
+fn mixed_short_lengths_in_one_batch_agree() {
     for_every_kernel(|suite, kind, _| {
         for seed in 0..40 {
             let random = &mut Random(0x5107 + seed);

@@ -18,7 +18,7 @@ fn span(start: u32, len: u32, pn_offset: u16, header_len: u16, packet_number: u6
 const TWO: u8 = 0x41;
 
 #[test]
-fn seal_refuses_what_cannot_be_a_packet() {
+fn seal_rejects_impossible_packets() {
     let refused = [
         ("past the end", span(90, 40, 9, 11, 0)),
         ("far past the end", span(u32::MAX, u32::MAX, 9, 11, 0)),
@@ -65,7 +65,7 @@ fn seal_refuses_what_cannot_be_a_packet() {
 }
 
 #[test]
-fn seal_refuses_sources_that_do_not_fit() {
+fn seal_rejects_sources_that_do_not_fit() {
     for_every_kernel(|_, _, keys| {
         let mut buf = [TWO; 200];
         let mut spans = [
@@ -84,7 +84,7 @@ fn seal_refuses_sources_that_do_not_fit() {
 }
 
 #[test]
-fn open_refuses_targets_that_do_not_fit() {
+fn open_rejects_targets_that_do_not_fit() {
     for_every_kernel(|_, _, keys| {
         let mut sealed = [TWO; 240];
         let fresh = [0, 60, 120, 180].map(|start| span(start, 60, 9, 11, start.into()));
@@ -119,7 +119,7 @@ fn open_refuses_targets_that_do_not_fit() {
 }
 
 #[test]
-fn overlapping_and_descending_spans_are_refused() {
+fn overlapping_and_descending_spans_are_rejected() {
     for_every_kernel(|_, _, keys| {
         let plan = [
             (span(10, 60, 9, 11, 1), Outcome::Open),
@@ -161,7 +161,7 @@ fn overlapping_and_descending_spans_are_refused() {
 
 #[test]
 // test: RFC 9001 §5.4.2: a packet too short for a sample is discarded
-fn unprotect_skips_what_has_no_sample() {
+fn unprotect_skips_packets_too_short_for_a_sample() {
     for_every_kernel(|_, _, keys| {
         for (len, expected) in [
             (28, Outcome::Skip),
@@ -188,7 +188,7 @@ fn unprotect_skips_what_has_no_sample() {
 }
 
 #[test]
-fn open_refuses_what_cannot_be_a_packet() {
+fn open_rejects_impossible_packets() {
     let refused = [
         span(90, 40, 9, 11, 0),
         span(u32::MAX, u32::MAX, 9, 11, 0),

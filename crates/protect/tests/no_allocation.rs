@@ -88,7 +88,7 @@ fn no_operation_allocates() {
 }
 
 #[test]
-fn packets_in_parts_are_not_allocated() {
+fn packets_in_parts_need_no_allocation() {
     for_every_kernel(|suite, kind, keys| {
         keys.packet.grow();
         let mut payloads = [[9; 1450]; 20];

@@ -13,7 +13,7 @@ fn samples<const N: usize>() -> [[u8; SAMPLE_LEN]; N] {
 
 #[test]
 // test: RFC 9001 §5.4.3, §5.4.4
-fn masks_are_those_of_the_portable_kernel() {
+fn masks_agree_with_the_portable_kernel() {
     let samples = samples::<40>();
     for_every_kernel(|suite, kind, fast| {
         let portable = keys(suite, KernelKind::Portable).expect("it has every suite");
@@ -36,7 +36,7 @@ fn masks_are_those_of_the_portable_kernel() {
 
 #[test]
 // test: RFC 9001 §5.3, §5.4.1
-fn aead_and_masks_make_the_packets_of_seal() {
+fn aead_and_masks_produce_the_packets_of_seal() {
     for_every_kernel(|suite, kind, keys| {
         let mut fused = Batch::new(100, 20);
         let mut pieces = fused.clone();

@@ -161,7 +161,7 @@ fn work(
 
 #[test]
 // test: RFC 9001 §5.3, draft-ietf-quic-multipath §2.4
-fn packets_anywhere_are_sealed_and_opened_as_by_the_slow_twin() {
+fn scattered_packets_agree_with_the_slow_twin() {
     for_every_kernel(|suite, kind, keys| {
         let owned = owned(suite);
         for in_a_call in [1, 5, 17, owned.len()] {
@@ -192,7 +192,7 @@ fn packets_anywhere_are_sealed_and_opened_as_by_the_slow_twin() {
 }
 
 #[test]
-fn a_forged_packet_is_wiped_and_hinders_no_other() {
+fn a_forged_packet_is_wiped_and_affects_no_other() {
     for_every_kernel(|suite, kind, keys| {
         let genuine = owned(suite);
         let mut received = genuine.clone();
@@ -225,7 +225,7 @@ fn a_forged_packet_is_wiped_and_hinders_no_other() {
 }
 
 #[test]
-fn what_is_not_sound_or_not_pending_is_left_alone() {
+fn invalid_or_settled_packets_are_left_untouched() {
     for_every_kernel(|_, _, keys| {
         let (mut first, mut second, mut third, mut fourth) = ([1; 40], [2; 20], [3; 24], [4; 24]);
         let (mut payload, mut tag) = ([5; 24], [6; TAG_LEN]);
@@ -269,7 +269,7 @@ fn what_is_not_sound_or_not_pending_is_left_alone() {
 
 #[test]
 // test: draft-ietf-quic-multipath §2.4, Figure 3
-fn the_drafts_nonce() {
+fn the_nonce_matches_the_draft() {
     let iv = *b"\x6b\x26\x11\x4b\x9c\xba\x2b\x63\xa9\xe8\xdd\x4f";
     let nonce = *b"\x6b\x26\x11\x48\x9c\xba\x2b\x63\xa9\xe8\x09\x7e";
     for suite in common::SUITES {
@@ -305,7 +305,7 @@ fn the_drafts_nonce() {
 }
 
 #[test]
-fn header_protection_on_a_path_is_that_of_any() {
+fn header_protection_does_not_depend_on_the_path() {
     // test: draft-ietf-quic-multipath changes the nonce alone: masks are those of RFC 9001 §5.4.
     for_every_kernel(|suite, kind, keys| {
         let mut batch = Batch::new(100, 20);

@@ -21,7 +21,7 @@ const SAMPLES: [[u8; SAMPLE_LEN]; 6] = [
 
 // test: RFC 9001 §5.4.4: a peer chooses the sample
 #[test]
-fn no_sample_overflows_when_it_is_received() {
+fn no_received_sample_overflows() {
     for_every_kernel(|suite, kind, ours| {
         let reference = keys(suite, KernelKind::Portable).unwrap();
         for count in [1, 2, 3, 8, 16, 64] {
@@ -42,7 +42,7 @@ fn no_sample_overflows_when_it_is_received() {
 }
 
 #[test]
-fn no_sample_overflows_when_it_is_sent() {
+fn no_sent_sample_overflows() {
     for_every_kernel(|suite, kind, ours| {
         let reference = keys(suite, KernelKind::Portable).unwrap();
         for count in [1, 2, 3, 8, 16, 64] {
@@ -70,7 +70,7 @@ fn no_sample_overflows_when_it_is_sent() {
 }
 
 #[test]
-fn the_plaintext_of_a_forged_packet_is_never_left() {
+fn the_plaintext_of_a_forged_packet_is_wiped() {
     for_every_kernel(|suite, kind, ours| {
         for payload_len in [1, 15, 16, 40, 64, 65, 300, 1450] {
             for count in [1, 2, 3, 5, 8, 9, 16, 17] {

@@ -117,7 +117,7 @@ fn check_in_parts(
 
 #[test]
 // test: RFC 9001 §A.1 to §A.3, RFC 9369 §A.1 to §A.3
-fn initial_packets() {
+fn the_rfcs_initial_packets_are_reproduced() {
     for appendix in appendices() {
         let version = appendix["version"].as_u64().unwrap() as u32;
         let dcid = hex(&appendix["client_dcid"]);
@@ -142,7 +142,7 @@ fn initial_packets() {
 
 #[test]
 // test: RFC 9001 §A.4, RFC 9369 §A.4
-fn retry_integrity_tag() {
+fn the_rfcs_retry_integrity_tag_is_reproduced() {
     for appendix in appendices() {
         let version = appendix["version"].as_u64().unwrap() as u32;
         let packet = hex(&appendix["retry"]["packet"]);
@@ -155,7 +155,7 @@ fn retry_integrity_tag() {
 
 #[test]
 // test: RFC 9001 §A.5, RFC 9369 §A.5
-fn chacha20_short_header_packet() {
+fn the_rfcs_chacha20_packet_is_reproduced() {
     let mut ran = 0;
     for appendix in appendices() {
         let case = &appendix["chacha20_short"];

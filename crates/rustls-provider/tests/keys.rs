@@ -75,7 +75,7 @@ fn open(
 
 #[test]
 // test: RFC 9001 §A.3
-fn the_servers_initial_packet() {
+fn the_rfcs_server_initial_packet_is_reproduced() {
     let suite = suite(&wrapped(), CipherSuite::TLS13_AES_128_GCM_SHA256);
     let dcid = hex("8394c8f03e515708");
     let keys = |side| Keys::initial(Version::V1, suite.suite, suite.quic, &dcid, side);
@@ -100,7 +100,7 @@ fn the_servers_initial_packet() {
 
 #[test]
 // test: RFC 9001 §A.5
-fn the_chacha20_packet() {
+fn the_rfcs_chacha20_packet_is_reproduced() {
     let suite = suite(&wrapped(), CipherSuite::TLS13_CHACHA20_POLY1305_SHA256);
     let key = |text| AeadKey::from(<[u8; 32]>::try_from(hex(text)).unwrap());
     let packet_key = key("c6d98ff3441c3fe1b2182094f69caa2ed4b716b65488960a7a984979fb23e1c8");
@@ -124,7 +124,7 @@ fn both(name: CipherSuite) -> [Keys; 2] {
 
 #[test]
 // test: RFC 9001 §5.3, §5.4
-fn packets_are_those_of_the_wrapped_provider() {
+fn packets_match_the_wrapped_providers() {
     for name in SUITES {
         let [ours, stock] = both(name);
         for number_len in 1..=4 {
@@ -185,7 +185,7 @@ fn a_path_is_part_of_the_nonce_as_in_the_wrapped_provider() {
 }
 
 #[test]
-fn what_is_not_authentic_or_too_short_is_an_error() {
+fn forged_or_too_short_packets_are_errors() {
     for name in SUITES {
         let [ours, _] = both(name);
         let (packet, header) = (ours.local.packet, ours.local.header);
@@ -233,7 +233,7 @@ fn what_is_not_authentic_or_too_short_is_an_error() {
 
 #[test]
 // test: RFC 9001 §6.6, §B.1.1: for packets of up to 2^11 bytes; rustls' own limits are no higher.
-fn limits_are_those_of_the_suite() {
+fn limits_match_the_suite() {
     let expected = [(1 << 23, 1 << 52), (1 << 23, 1 << 52), (1 << 62, 1 << 36)];
     for (name, (confidentiality, integrity)) in SUITES.into_iter().zip(expected) {
         let [ours, _] = both(name);
@@ -245,7 +245,7 @@ fn limits_are_those_of_the_suite() {
 }
 
 #[test]
-fn all_but_quic_is_the_wrapped_providers() {
+fn everything_but_quic_is_the_wrapped_providers() {
     let base = aws_lc_rs::default_provider();
     let ours = squall_rustls::wrap_all(base.clone());
     assert_eq!(ours.cipher_suites.len(), base.cipher_suites.len());
@@ -261,7 +261,7 @@ fn all_but_quic_is_the_wrapped_providers() {
 }
 
 #[test]
-fn chacha20_is_wrapped_where_its_kernel_is_wide() {
+fn chacha20_is_wrapped_only_if_its_kernel_is_wide() {
     let chacha20 = CipherSuite::TLS13_CHACHA20_POLY1305_SHA256;
     let kernel = squall_protect::chosen_kernel(squall_protect::Suite::ChaCha20Poly1305);
     let is_wide = kernel == squall_protect::KernelKind::Avx512;

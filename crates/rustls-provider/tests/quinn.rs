@@ -114,7 +114,7 @@ async fn exchange(suite: CipherSuite, squall: Squall) {
 }
 
 #[tokio::test]
-async fn quinn_with_either_end_wrapped_and_both() {
+async fn quinn_interoperates_with_either_or_both_ends_wrapped() {
     for suite in SUITES {
         for (client, server) in [(true, false), (false, true), (true, true)] {
             exchange(suite, Squall { client, server }).await;

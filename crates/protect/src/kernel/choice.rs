@@ -247,7 +247,7 @@ mod tests {
     use KernelKind::{Aesni, Avx2, Avx512, Portable, Vaes256, Vaes512};
 
     #[test]
-    fn only_a_cpu_that_is_not_known_is_measured() {
+    fn only_an_unknown_cpu_is_measured() {
         let zen_5 = Some((*b"AuthenticAMD", 0x1a, 2));
         let (is_wide, why) = is_wide_cpu(zen_5, || panic!("it is known"));
         assert!(is_wide && why.starts_with("Zen 5"));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn wish_is_followed_where_it_can_be() {
+    fn a_requested_kernel_is_used_where_possible() {
         let (aes, chacha) = (Suite::Aes128Gcm, Suite::ChaCha20Poly1305);
         let all = &[Portable, Avx2, Aesni, Vaes256, Avx512, Vaes512];
         assert_eq!(kind(aes, all, WIDE, ""), Vaes512);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_given() {
+    fn each_choice_has_its_reason() {
         let all = &[Portable, Vaes256, Vaes512];
         let reason = |cpu, wish| choose(Suite::Aes256Gcm, all, cpu, wish).reason;
         assert_eq!(
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart() {
+    fn kernel_names_are_unique_and_kinds_ordered() {
         for (i, kind) in KernelKind::ALL.iter().enumerate() {
             let before = &KernelKind::ALL[..i];
             assert!(

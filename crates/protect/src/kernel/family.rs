@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_by_what_was_seen() {
+    fn families_are_classified_by_measurements() {
         let known =
             |vendor: &[u8; 12], family, model| is_wide_family(Some((*vendor, family, model)));
         assert!(known(b"AuthenticAMD", 0x1a, 2).is_some_and(|(is_wide, _)| is_wide));

@@ -636,7 +636,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn splitter_gives_disjoint_ascending_packets_only() {
+    fn the_splitter_yields_only_disjoint_ascending_packets() {
         let mut buf: Vec<u8> = (0..100).collect();
         let mut splitter = Splitter::new(&mut buf);
         assert_eq!(

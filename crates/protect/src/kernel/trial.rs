@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_registers_have_to_gain_and_to_slow_nothing() {
+    fn wide_registers_must_be_faster_and_slow_nothing_else() {
         let (is_wide, why) = trial(1200, 1100, 10_000, 10_100).verdict();
         assert!(
             is_wide && why.contains("137 ns in 512 bits, 150 ns in 256"),

@@ -270,7 +270,7 @@ mod tests {
 
     /// The native order, and x86's.
     #[test]
-    fn both_orders_of_the_rounds_do_the_same() {
+    fn both_orders_of_the_rounds_agree() {
         let Some(l) = NeonAes::detect() else { return };
         let mut rounds = Rounds::EMPTY;
         for (i, key) in rounds.0.iter_mut().enumerate() {

@@ -69,7 +69,7 @@ mod tests {
 
     /// Keys and messages at the edges of the limbs: all ones, all zeros, and their neighbours.
     #[test]
-    fn parallel_hashing_does_what_one_message_at_a_time_does() {
+    fn parallel_hashing_agrees_with_one_message_at_a_time() {
         let Some(token) = Avx512::detect() else {
             return;
         };
@@ -115,7 +115,7 @@ mod tests {
 
     /// The same edges, in one message that is hashed eight blocks at a time.
     #[test]
-    fn a_long_message_is_hashed_as_block_by_block() {
+    fn a_long_message_hashes_as_block_by_block() {
         let Some(token) = Avx512::detect() else {
             return;
         };

@@ -132,7 +132,7 @@ mod tests {
 
     /// RFC 8439 Appendix A.3, vectors 7 to 11: these test carries and the modulus.
     #[test]
-    fn carries_and_the_edge_of_the_modulus() {
+    fn carries_and_the_edge_of_the_modulus_match_the_rfc() {
         let ones = u128::MAX;
         let cases: [(u128, u128, &[u128], u128); 7] = [
             (2, 0, &[ones], 3),

@@ -582,7 +582,7 @@ mod tests {
     use crate::kernel::chacha::poly1305;
 
     #[test]
-    fn a_full_pass_makes_what_its_groups_make_alone() {
+    fn a_full_pass_agrees_with_its_groups_alone() {
         let Some(token) = Avx2::detect() else {
             return;
         };
@@ -602,7 +602,7 @@ mod tests {
 
     /// Keys, states and blocks at the edges of the limbs.
     #[test]
-    fn absorbing_a_block_is_what_the_portable_code_does() {
+    fn absorbing_a_block_agrees_with_the_portable_code() {
         let Some(token) = Avx2::detect() else {
             return;
         };

@@ -447,7 +447,7 @@ mod tests {
 
     /// Every number of registers that packets need, in the fixed order and in the compiler's.
     #[test]
-    fn fixed_order_does_what_the_compilers_order_does() {
+    fn the_fixed_order_agrees_with_the_compilers() {
         if let Some(token) = Vaes256::detect() {
             compare_all!(token, stitch_256,
                 8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 1 1 2 2 3 3 4 4 5 5 6 6 7 7);
