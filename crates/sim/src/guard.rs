@@ -211,7 +211,7 @@ mod tests {
 
     // test: RFC 9000 §8.1
     #[test]
-    fn three_bytes_for_one_until_a_handshake_packet_comes() {
+    fn the_amplification_limit_ends_with_a_handshake_packet() {
         let mut guard = Guard::new(Side::Server, 1472, home());
         guard.on_received(home(), &datagram(0, 1200), 1200);
         let bytes = vec![0; 1200];
@@ -229,7 +229,7 @@ mod tests {
 
     // test: RFC 9000 §9.5
     #[test]
-    fn an_id_stays_on_its_path() {
+    fn an_id_on_a_second_path_is_a_violation() {
         let mut guard = Guard::new(Side::Client, 1472, home());
         let mut there = transmit(30, 30);
         guard.on_sent(&there, &[0x41; 30], 8).unwrap();
@@ -240,7 +240,7 @@ mod tests {
 
     // test: RFC 9000 §9.3.1
     #[test]
-    fn three_bytes_for_one_at_another_address_until_the_peer_has_read_something_there() {
+    fn the_amplification_limit_of_a_new_address_ends_once_the_peer_read_something_there() {
         let mut guard = Guard::new(Side::Server, 1472, home());
         guard.on_received(home(), &datagram(2, 100), 100);
         let other = SocketAddr::from(([10, 0, 0, 1], 2));
@@ -258,7 +258,7 @@ mod tests {
 
     // test: RFC 9000 §14.1
     #[test]
-    fn sizes() {
+    fn datagram_sizes_are_checked() {
         let mut guard = Guard::new(Side::Client, 1300, home());
         let small = datagram(0, 1199);
         guard.on_sent(&transmit(1199, 1199), &small, 8).unwrap_err();

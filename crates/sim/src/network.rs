@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides() {
+    fn a_seed_always_gives_the_same_run() {
         let faults = Faults {
             jitter: ms(5),
             reordering: 0.5,
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_come_as_often_as_asked_for() {
+    fn faults_occur_with_their_configured_chance() {
         let mut network = network(Faults {
             jitter: ms(5),
             reordering: 0.3,
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_link_spreads_marks_and_drops() {
+    fn a_narrow_link_paces_marks_and_drops() {
         let mut network = network(Faults {
             // A datagram of 1,000 bytes each millisecond.
             rate: Some(1_000_000),
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_addresses() {
+    fn oversized_and_unaddressed_datagrams_are_dropped() {
         let mut network = network(Faults {
             max_payload: 1200,
             ..Faults::default()
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_can_change_on_the_way() {
+    fn faults_can_change_during_a_run() {
         let mut network = network(Faults::default());
         send(&mut network, 5, 100);
         network.set_faults(

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_shares_out_all_bytes() {
+    fn a_plan_distributes_all_bytes() {
         for seed in 0..200 {
             let plan = Plan::from_seed(&mut Rng::new(seed), 1_000_000, 0.1);
             for side in [Side::Client, Side::Server] {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_differ_by_stream_and_way() {
+    fn contents_differ_by_stream_and_direction() {
         let plan = Plan {
             streams: [vec![Outgoing::both_ways(100, 50); 2], Vec::new()],
             ..Plan::default()

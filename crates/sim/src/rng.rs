@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_answers() {
+    fn outputs_match_the_reference_implementation() {
         // The first outputs of SplitMix64 for seed 1234567, as its authors' code produces them.
         let mut rng = Rng::new(1_234_567);
         assert_eq!(rng.bits(), 6_457_827_717_110_365_317);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_and_ranges() {
+    fn chances_and_ranges_are_respected() {
         let mut rng = Rng::new(7);
         let hits = (0..100_000).filter(|_| rng.chance(0.1)).count();
         assert!((9_500..10_500).contains(&hits), "{hits}");

@@ -131,7 +131,7 @@ fn challenges(n: u64) -> Vec<u8> {
 
 // test: SECURITY.md row 1: nothing that the victim sends is ever acknowledged
 #[test]
-fn challenges_cost_no_memory_on_the_path_in_use_or_on_another() {
+fn challenges_cost_no_memory_on_the_active_or_another_path() {
     let there = Path {
         remote: SocketAddr::from(([10, 0, 9, 9], 999)),
         local: None,
@@ -162,7 +162,7 @@ fn challenges_cost_no_memory_on_the_path_in_use_or_on_another() {
 
 // test: SECURITY.md row 34: each address is one that the victim has not seen
 #[test]
-fn a_peer_that_moves_with_every_packet_costs_no_memory() {
+fn a_peer_that_migrates_with_every_packet_costs_no_memory() {
     let mut siege = Siege::connected();
     for n in 0..20_000_u32 {
         let [_, a, b, c] = n.to_be_bytes();
@@ -183,7 +183,7 @@ fn a_peer_that_moves_with_every_packet_costs_no_memory() {
 
 // test: SECURITY.md row 2: every id retires the one before it, and no retirement is acknowledged
 #[test]
-fn ids_cost_no_memory() {
+fn issued_ids_cost_no_memory() {
     let mut siege = Siege::connected();
     for n in 1..100_000_u64 {
         let id = ConnectionId::new(&n.to_be_bytes()).expect("8 bytes");
@@ -281,7 +281,7 @@ fn pieces_between_gaps_cost_no_more_than_their_budget() {
 // test: RFC 9000 §12.3, §21.4; SECURITY.md row 5: the frames before the one that has no room have
 // acted
 #[test]
-fn a_packet_dropped_for_want_of_room_acts_once_and_is_never_acknowledged() {
+fn a_packet_dropped_for_lack_of_room_acts_once_and_is_never_acknowledged() {
     let mut duel = Duel::connected(Side::Server, roomy());
     let id = StreamId::new(Side::Client, Direction::Unidirectional, 0);
     // Far enough apart for each to cost one.
@@ -344,7 +344,7 @@ fn a_packet_dropped_for_want_of_room_acts_once_and_is_never_acknowledged() {
 
 // test: SECURITY.md row 5: half of all packets come 5,000 packets late, and the connection goes on
 #[test]
-fn a_sender_whose_packets_are_held_back_finishes() {
+fn a_sender_with_delayed_packets_finishes() {
     // Within the window, but in pieces whose overhead is not: some are not accepted, and are sent
     // again.
     const PIECE: usize = 60;
@@ -386,7 +386,7 @@ fn a_sender_whose_packets_are_held_back_finishes() {
 
 // test: SECURITY.md row 8: a peer that acknowledges nothing
 #[test]
-fn acknowledgements_that_nobody_acknowledges_are_few() {
+fn unacknowledged_acknowledgements_are_bounded() {
     for (in_flight, pings) in [(IN_FLIGHT, 1_000_000), (65_536, 200_000)] {
         let mut terms = terms();
         terms.transport.max_packets_in_flight = in_flight;
@@ -417,7 +417,7 @@ fn acknowledgements_that_nobody_acknowledges_are_few() {
 
 // test: SECURITY.md row 8: before the handshake is done
 #[test]
-fn acknowledgements_of_the_handshake_that_nobody_acknowledges_are_few() {
+fn unacknowledged_handshake_acknowledgements_are_bounded() {
     for (packet, victim) in [
         (Initial, Side::Server),
         (Initial, Side::Client),
@@ -442,7 +442,7 @@ fn acknowledgements_of_the_handshake_that_nobody_acknowledges_are_few() {
 // test: SECURITY.md row 8: a client that pings and does not go on is acknowledged a limited number
 // of times
 #[test]
-fn a_handshake_that_stands_still_is_acknowledged_64_times() {
+fn a_stalled_handshake_is_acknowledged_64_times() {
     for packet in [Initial, Handshake] {
         let mut duel = Duel::new(Side::Server, Terms::default());
         if packet == Handshake {
@@ -489,7 +489,7 @@ fn acknowledge(ranges: &[std::ops::RangeInclusive<u64>]) -> Vec<u8> {
 
 // test: RFC 9000 §13.1, §21.4; SECURITY.md row 6
 #[test]
-fn acknowledgements_of_what_was_never_sent_end_the_connection() {
+fn acknowledging_packets_never_sent_closes_the_connection() {
     // A number just beyond all sent ones, and one far beyond.
     for largest in [1000, (1 << 62) - 1] {
         let mut duel = Duel::connected(Side::Server, terms());
@@ -571,7 +571,7 @@ fn streams_that_are_opened_and_reset_cost_no_memory() {
 
 // test: RFC 9000 §12.3, SECURITY.md row 26: every packet comes twice, at once or later
 #[test]
-fn packets_that_come_twice_act_once() {
+fn duplicate_packets_act_once() {
     let mut duel = Duel::connected(Side::Server, Terms::default());
     let mut got = BTreeMap::new();
     let mut late = Vec::new();
@@ -603,7 +603,7 @@ fn packets_that_come_twice_act_once() {
 
 // test: RFC 9000 §10.2.1, SECURITY.md row 40
 #[test]
-fn who_goes_on_after_the_end_is_told_ever_more_rarely() {
+fn close_answers_become_rarer() {
     let mut duel = Duel::connected(Side::Server, terms());
     let now = duel.now;
     duel.victim().close(now, 7, b"enough");
@@ -623,7 +623,7 @@ fn who_goes_on_after_the_end_is_told_ever_more_rarely() {
 // test: RFC 9000 §10.1, §21.6; SECURITY.md row 17: a handshake a byte at a time, and a connection
 // that says nothing
 #[test]
-fn a_slow_handshake_ends_in_time() {
+fn a_slow_handshake_times_out() {
     let mut duel = Duel::new(Side::Server, terms());
     let hello = duel.peer.handshake_bytes();
     for (at, byte) in hello.iter().enumerate() {

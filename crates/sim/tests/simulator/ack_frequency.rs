@@ -48,7 +48,7 @@ fn transfer(request: AckFrequencyRequest, loss: f64) -> Outcome {
 }
 
 #[test]
-fn requests_follow_the_congestion_window() {
+fn requested_ack_frequency_follows_the_congestion_window() {
     let usual = transfer(AckFrequencyRequest::Nothing, 0.0);
     let adaptive = transfer(AckFrequencyRequest::Adaptive, 0.0);
     println!(
@@ -70,7 +70,7 @@ fn requests_follow_the_congestion_window() {
 }
 
 #[test]
-fn losses_are_found_as_fast() {
+fn rarer_acknowledgements_do_not_delay_loss_detection() {
     let usual = transfer(AckFrequencyRequest::Nothing, 0.01);
     let adaptive = transfer(AckFrequencyRequest::Adaptive, 0.01);
     assert!(
@@ -82,7 +82,7 @@ fn losses_are_found_as_fast() {
 }
 
 #[test]
-fn a_fixed_request_is_followed() {
+fn a_fixed_ack_frequency_request_is_honoured() {
     let fixed = |threshold| {
         AckFrequencyRequest::Fixed(AckFrequencyConfig {
             ack_eliciting_threshold: threshold,

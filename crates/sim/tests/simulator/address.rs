@@ -32,7 +32,7 @@ fn wrong<T>(sim: &Simulation, what: &str) -> Result<T, Failure> {
 
 // test: RFC 9000 §9.3
 #[test]
-fn a_server_follows_a_client_whose_nat_forgot_it() {
+fn a_server_follows_a_client_after_a_nat_rebinding() {
     for other in [
         // Another port alone, and another host.
         SocketAddr::from(([10, 0, 0, 1], 50_001)),
@@ -64,7 +64,7 @@ fn a_server_follows_a_client_whose_nat_forgot_it() {
 // test: RFC 9000 §8.2.4: an attempt lasts long enough for a response, however long the path is and
 // whatever RTT the settings expect
 #[test]
-fn an_address_that_is_farther_away_than_the_last_is_validated() {
+fn a_more_distant_address_is_validated() {
     for (expected, delay) in [(ms(1), ms(45)), (ms(200), ms(1500))] {
         sweep(&seeds(20), |seed| {
             let near = Faults {
@@ -120,7 +120,7 @@ fn a_client_does_not_follow_its_server() {
 
 // test: RFC 9000 §9 — disable_active_migration
 #[test]
-fn a_server_that_allows_no_migration_drops_what_comes_from_elsewhere() {
+fn a_server_that_disables_migration_drops_packets_from_other_addresses() {
     sweep(&seeds(10), |seed| {
         let mut setup = setup(seed, lossy(0.05));
         setup.transport[Side::Server as usize].allow_migration = false;
@@ -143,7 +143,7 @@ fn a_server_that_allows_no_migration_drops_what_comes_from_elsewhere() {
 
 // test: RFC 9000 §9, §21.5 — SECURITY.md row 35
 #[test]
-fn nobody_moves_before_the_handshake_is_confirmed() {
+fn migration_requires_a_confirmed_handshake() {
     sweep(&seeds(20), |seed| {
         let mut sim = Simulation::new(setup(seed, Faults::default()), Plan::one_stream(10_000));
         sim.run_until(secs(5), "the server has a connection", |sim| {
@@ -183,7 +183,7 @@ fn restless(
 
 // test: RFC 9000 §9.3 — SECURITY.md row 34
 #[test]
-fn an_address_that_changes_every_50_ms_costs_no_state() {
+fn an_address_that_changes_every_50_ms_accumulates_no_state() {
     for same_host in [false, true] {
         sweep(&seeds(10), |seed| {
             let mut setup = setup(seed, lossy(0.02));
@@ -220,7 +220,7 @@ fn an_address_that_changes_every_50_ms_costs_no_state() {
 
 // test: RFC 9000 §9.3.2 — SECURITY.md row 34
 #[test]
-fn a_spoofed_address_is_left_again() {
+fn a_server_returns_from_a_spoofed_address() {
     sweep(&seeds(20), |seed| {
         let mut sim = begun(seed, Faults::default(), 3_000_000)?;
         let old = sim.pair.network().address(Side::Client);
@@ -251,7 +251,7 @@ fn a_spoofed_address_is_left_again() {
 // test: RFC 9000 §9.3.2, §8.2.4 — the client is silent: only the validation's failure brings the
 // server back.
 #[test]
-fn an_address_that_does_not_answer_is_left_again() {
+fn a_server_returns_from_an_unresponsive_address() {
     sweep(&seeds(20), |seed| {
         let mut sim = begun(seed, Faults::default(), 100_000)?;
         sim.run_until(secs(10), "all bytes", Simulation::is_complete)?;

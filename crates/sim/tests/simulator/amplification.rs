@@ -29,7 +29,7 @@ fn a_large_certificate_waits_for_the_clients_address() {
 }
 
 #[test]
-fn the_limit_never_locks_both_up() {
+fn the_amplification_limit_never_deadlocks_both_ends() {
     let seeds: Vec<u64> = (0..50).collect();
     let tls = large_certificate();
     sweep(&seeds, |seed| {

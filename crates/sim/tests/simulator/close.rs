@@ -114,7 +114,7 @@ fn a_transport_error_reaches_the_peer_under_loss() {
 }
 
 #[test]
-fn what_was_acknowledged_before_the_close_can_be_read_after_it() {
+fn acknowledged_data_can_be_read_after_a_close() {
     for slow in [false, true] {
         sweep(&all_seeds(), |seed| {
             let mut sim = Simulation::new(setup(seed, lossy(0.1)), Plan::one_stream(100_000));
@@ -136,7 +136,7 @@ fn what_was_acknowledged_before_the_close_can_be_read_after_it() {
 }
 
 #[test]
-fn a_close_before_the_handshake_is_done() {
+fn a_close_during_the_handshake_reaches_the_peer() {
     for side in [Side::Client, Side::Server] {
         sweep(&all_seeds(), |seed| {
             let mut sim = Simulation::new(setup(seed, lossy(0.1)), Plan::default());
@@ -172,7 +172,7 @@ fn a_close_before_the_handshake_is_done() {
 
 // test: RFC 9000 §10.3
 #[test]
-fn a_server_that_lost_its_state_resets() {
+fn a_server_that_lost_its_state_sends_a_stateless_reset() {
     sweep(&all_seeds(), |seed| {
         let mut sim = Simulation::new(setup(seed, lossy(0.1)), Plan::one_stream(1_000_000));
         sim.run_until(secs(60), "some bytes", |sim| {
@@ -193,7 +193,7 @@ fn a_server_that_lost_its_state_resets() {
 }
 
 #[test]
-fn a_close_is_one_datagram_to_a_peer_that_is_silent() {
+fn a_close_sends_one_datagram_to_a_silent_peer() {
     let mut sim = Simulation::new(setup(1, Faults::default()), Plan::one_stream(1_000));
     sim.run_until(secs(1), "all bytes", Simulation::is_complete)
         .unwrap();

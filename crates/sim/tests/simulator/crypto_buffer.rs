@@ -30,7 +30,7 @@ fn duel(victim: Side, ty: PacketType) -> Duel {
 
 // test: RFC 9000 §7.5
 #[test]
-fn each_level_holds_so_much_and_no_more() {
+fn each_level_buffers_up_to_its_limit() {
     // Maximum bytes ahead of what was read: during the handshake, and after it.
     for (ty, most) in [
         (PacketType::Initial, 64 * 1024),
@@ -57,7 +57,7 @@ fn each_level_holds_so_much_and_no_more() {
 
 /// A ClientHello is held until it is complete: even in order, only up to a limit.
 #[test]
-fn a_client_hello_without_end_ends_at_the_limit() {
+fn an_endless_client_hello_is_rejected_at_the_limit() {
     let mut duel = duel(Side::Server, PacketType::Initial);
     let mut piece = vec![0; 1000];
     // RFC 8446 §4: a ClientHello of 16 MB.
@@ -72,7 +72,7 @@ fn a_client_hello_without_end_ends_at_the_limit() {
 }
 
 #[test]
-fn the_buffer_is_as_large_as_configured() {
+fn the_crypto_buffer_has_the_configured_size() {
     for size in [4096, 256 * 1024] {
         for (offset, fits) in [(size - 100, true), (size + 4096, false)] {
             let terms = Terms {
@@ -88,7 +88,7 @@ fn the_buffer_is_as_large_as_configured() {
 }
 
 #[test]
-fn pieces_behind_gaps_are_counted() {
+fn pieces_behind_gaps_count_towards_the_limit() {
     for (pieces, fits) in [(60, true), (70, false)] {
         let mut duel = duel(Side::Server, PacketType::Initial);
         for i in 0..pieces {
@@ -101,7 +101,7 @@ fn pieces_behind_gaps_are_counted() {
 
 /// Bytes behind a gap count as the connection's memory until their level is left.
 #[test]
-fn what_is_held_counts_until_the_level_is_gone() {
+fn buffered_crypto_data_counts_as_memory_until_its_level_is_dropped() {
     let [without, with] = [0, 10].map(|pieces| {
         let mut duel = duel(Side::Server, PacketType::Handshake);
         for i in 0..pieces {
@@ -118,7 +118,7 @@ fn what_is_held_counts_until_the_level_is_gone() {
 
 // test: RFC 9001 §4.9: packets of levels whose keys are gone are ignored
 #[test]
-fn packets_of_levels_that_are_gone_are_dropped() {
+fn packets_of_discarded_levels_are_dropped() {
     for victim in [Side::Client, Side::Server] {
         let mut duel = Duel::connected(victim, Terms::default());
         let before = duel.victim().stats();

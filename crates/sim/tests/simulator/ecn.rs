@@ -15,7 +15,7 @@ fn run(setup: Setup) -> Result<[Stats; 2], Failure> {
 
 // test: RFC 9000 §13.4.2
 #[test]
-fn both_ends_mark_what_they_send_on_a_path_that_carries_it() {
+fn both_ends_use_ecn_on_a_capable_path() {
     sweep(&seeds(20), |seed| {
         let mut sim = Simulation::new(setup(seed, lossy(0.05)), Plan::one_stream(1_000_000));
         sim.run_until(secs(60), "all bytes", Simulation::is_complete)?;
@@ -31,7 +31,7 @@ fn both_ends_mark_what_they_send_on_a_path_that_carries_it() {
 
 // test: RFC 9002 §7.1
 #[test]
-fn marks_keep_the_queue_short_and_nothing_is_lost() {
+fn ce_marks_keep_the_queue_short_without_loss() {
     sweep(&seeds(20), |seed| {
         let faults = Faults {
             rate: Some(2_000_000),
@@ -72,7 +72,7 @@ fn marks_keep_the_queue_short_and_nothing_is_lost() {
 
 // test: RFC 9000 §13.4.2.1, §13.4.2.2 — SECURITY.md row 39
 #[test]
-fn a_path_that_lies_about_marks_gets_none() {
+fn a_path_that_mangles_ecn_gets_no_marks() {
     for ecn in [EcnFault::Erased, EcnFault::Changed, EcnFault::Dropped] {
         sweep(&seeds(20), |seed| {
             let faults = Faults { ecn, ..lossy(0.02) };
@@ -87,7 +87,7 @@ fn a_path_that_lies_about_marks_gets_none() {
 
 /// RFC 9000 §13.4.2 cannot tell this from a congested path; the transfer is slow, but completes.
 #[test]
-fn a_path_that_marks_everything_is_slow_and_works() {
+fn a_path_that_marks_everything_still_works_slowly() {
     sweep(&seeds(20), |seed| {
         let faults = Faults {
             ecn: EcnFault::AllCongested,
@@ -102,7 +102,7 @@ fn a_path_that_marks_everything_is_slow_and_works() {
 
 // test: RFC 9000 §9.4, §13.4.2 — another path is another question.
 #[test]
-fn a_new_path_is_tried_anew() {
+fn ecn_is_tested_again_on_a_new_path() {
     sweep(&seeds(20), |seed| {
         let mut sim = Simulation::new(setup(seed, lossy(0.02)), Plan::one_stream(2_000_000));
         sim.run_until(secs(60), "some bytes", |sim| {

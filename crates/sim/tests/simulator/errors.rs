@@ -113,7 +113,7 @@ fn run_all(offences: &[Offence]) {
 
 /// Rules of a frame's own layout.
 #[test]
-fn malformed_frames() {
+fn malformed_frames_have_their_error() {
     run_all(&[
         // RFC 9000 §12.4
         offence(
@@ -218,7 +218,7 @@ fn malformed_frames() {
 
 /// Rules of streams: whose they are, how many, and how long.
 #[test]
-fn stream_rules() {
+fn stream_violations_have_their_error() {
     use Direction::{Bidirectional as Bidi, Unidirectional as Uni};
     let mut offences = Vec::new();
     for victim in [Side::Client, Side::Server] {
@@ -443,7 +443,7 @@ fn stream_rules() {
 
 /// Rules of the connection as a whole.
 #[test]
-fn connection_rules() {
+fn connection_violations_have_their_error() {
     let limit = Code::CONNECTION_ID_LIMIT_ERROR;
     run_all(&[
         // RFC 9000 §13.1
@@ -532,7 +532,7 @@ const fn request(max_ack_delay_us: u64) -> AckFrequency {
 
 // test: RFC 9221 §3
 #[test]
-fn a_datagram_although_none_are_accepted() {
+fn a_datagram_without_support_is_a_protocol_violation() {
     for victim in [Side::Client, Side::Server] {
         let mut terms = terms();
         terms.transport.datagram_receive_buffer = 0;
@@ -544,7 +544,7 @@ fn a_datagram_although_none_are_accepted() {
 
 /// RFC 9000 §12.4, table 3: frames where they do not belong.
 #[test]
-fn frames_in_the_wrong_packets() {
+fn frames_in_forbidden_packets_are_errors() {
     let one_of_each: &[(u64, Vec<u8>)] = &[
         (ty::RESET_STREAM, integers(ty::RESET_STREAM, &[0, 0, 0])),
         (ty::STOP_SENDING, integers(ty::STOP_SENDING, &[0, 0])),
@@ -631,7 +631,7 @@ pub(crate) fn unfinished(victim: Side, packet: PacketType) -> Duel {
 
 // test: RFC 9000 §17.2, §17.3.1
 #[test]
-fn reserved_bits() {
+fn reserved_bits_are_checked() {
     for victim in [Side::Client, Side::Server] {
         for (packet, bits) in [(Initial, 0x0c), (Handshake, 0x0c), (OneRtt, 0x18)] {
             let mut duel = match packet {

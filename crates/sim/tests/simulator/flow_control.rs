@@ -44,7 +44,7 @@ fn plan() -> Plan {
 }
 
 #[test]
-fn a_slow_reader_bounds_the_memory_and_gets_everything() {
+fn a_slow_reader_gets_everything_in_bounded_memory() {
     sweep(&seeds(10), |seed| {
         let mut setup = setup(seed, lossy(0.05));
         setup.transport = small_windows();
@@ -61,7 +61,7 @@ fn a_slow_reader_bounds_the_memory_and_gets_everything() {
 }
 
 #[test]
-fn a_reader_that_pauses_stops_the_writer_and_may_go_on() {
+fn a_paused_reader_blocks_the_writer_until_it_resumes() {
     sweep(&seeds(10), |seed| {
         let mut setup = setup(seed, lossy(0.05));
         setup.transport = small_windows();
@@ -158,7 +158,7 @@ fn windows_grow_with_the_path() {
 // test: RFC 9000 §3.5, §4.5 — what is given up on both sides goes back to the connection's credit,
 // or 9 MB would not fit through a window of 128 kB.
 #[test]
-fn streams_that_are_cut_leave_no_credit_behind() {
+fn cancelled_streams_return_their_credit() {
     sweep(&seeds(10), |seed| {
         let mut setup = setup(seed, lossy(0.03));
         setup.transport = small_windows();

@@ -24,7 +24,7 @@ fn run(mut setup: Setup, bytes: usize) -> Result<Simulation, Failure> {
 }
 
 #[test]
-fn corrupted_and_truncated() {
+fn corrupted_and_truncated_datagrams_change_nothing() {
     sweep(&seeds(10), |seed| {
         let faults = Faults {
             corruption: 0.1,
@@ -45,7 +45,7 @@ fn corrupted_and_truncated() {
 
 // test: RFC 9000 §12.3
 #[test]
-fn every_datagram_twice() {
+fn duplicating_every_datagram_changes_nothing() {
     sweep(&seeds(10), |seed| {
         let faults = Faults {
             duplication: 1.0,
@@ -65,7 +65,7 @@ fn every_datagram_twice() {
 }
 
 #[test]
-fn forged_replayed_and_from_elsewhere() {
+fn forged_replayed_and_relocated_datagrams_change_nothing() {
     sweep(&seeds(20), |seed| {
         let mut setup = setup(seed, lossy(0.02));
         setup.intrusion = Intrusion {
@@ -84,7 +84,7 @@ fn forged_replayed_and_from_elsewhere() {
 
 /// Before, during and after the handshake, at both ends: random bytes of every length up to 1,600.
 #[test]
-fn noise_at_any_time() {
+fn noise_at_any_time_changes_nothing() {
     sweep(&seeds(10), |seed| {
         let mut sim = Simulation::new(setup(seed, lossy(0.02)), Plan::one_stream(100_000));
         let mut rng = Rng::new(!seed);

@@ -6,7 +6,7 @@ use squall_sim::{Faults, Outgoing, Plan, Simulation};
 use crate::common::{lossy, ms, secs, setup, sweep};
 
 #[test]
-fn fifty_of_fifty_at_thirty_percent_loss() {
+fn all_fifty_handshakes_succeed_at_thirty_percent_loss() {
     let seeds: Vec<u64> = (0..50).collect();
     let times = sweep(&seeds, |seed| {
         let mut setup = setup(seed, lossy(0.3));
@@ -29,7 +29,7 @@ fn fifty_of_fifty_at_thirty_percent_loss() {
 }
 
 #[test]
-fn takes_one_and_a_half_round_trips() {
+fn the_handshake_takes_one_and_a_half_round_trips() {
     let mut sim = Simulation::new(setup(1, Faults::default()), Plan::one_stream(1));
     sim.run_until(secs(1), "both ends are connected", |sim| {
         sim.connected().is_some()
@@ -45,7 +45,7 @@ fn takes_one_and_a_half_round_trips() {
 /// A client's first data may fill the window before the server has its Finished. If that is lost,
 /// it must not wait for room that only the acknowledgement of the data after it would make.
 #[test]
-fn a_window_full_of_data_does_not_lock_the_handshake_out() {
+fn a_window_full_of_data_does_not_block_the_handshake() {
     let seeds: Vec<u64> = (0..200).collect();
     sweep(&seeds, |seed| {
         let mut setup = setup(seed, lossy(0.2));

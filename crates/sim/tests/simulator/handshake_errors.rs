@@ -44,7 +44,7 @@ fn integer(id: u64, value: u64) -> Vec<u8> {
 
 // test: RFC 9000 §7.3, §7.4, §18.2; RFC 9221 §3; RFC 9287 §3; the drafts
 #[test]
-fn transport_parameters() {
+fn invalid_transport_parameters_have_their_error() {
     const WRONG: Option<Code> = Some(Code::TRANSPORT_PARAMETER_ERROR);
     for victim in [Side::Client, Side::Server] {
         assert_eq!(with_parameters(victim, |_| {}, &[]), None, "a good peer");
@@ -158,7 +158,7 @@ fn transport_parameters() {
 
 /// RFC 9001 §4: what TLS inside QUIC must not do.
 #[test]
-fn tls_rules() {
+fn tls_violations_have_their_error() {
     let crypto = |offset: u64, data: &[u8]| {
         frames(|w| {
             write::crypto_header(w, offset, data.len());
@@ -241,7 +241,7 @@ fn an_application_protocol_must_be_agreed_on() {
 
 /// RFC 9001 §6.
 #[test]
-fn key_updates() {
+fn key_update_violations_have_their_error() {
     for victim in [Side::Client, Side::Server] {
         // §6.2: an update, acknowledged, and one more.
         let mut duel = Duel::connected(victim, terms());

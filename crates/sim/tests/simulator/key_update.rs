@@ -39,7 +39,7 @@ fn both_sides_update_many_times_under_loss() {
 
 // test: RFC 9001 §6.2 — the peer follows an update that it did not begin.
 #[test]
-fn one_side_begins_and_the_other_follows() {
+fn one_side_initiates_and_the_other_follows() {
     for after in [[100, 7 << 20], [7 << 20, 100]] {
         for stats in sweep(&seeds(10), |seed| run(seed, after, 0.1)) {
             assert!(stats.iter().all(|s| s.key_updates > 3), "{stats:?}");
@@ -50,7 +50,7 @@ fn one_side_begins_and_the_other_follows() {
 
 // test: RFC 9001 §6.5 — updates as often as the rules allow.
 #[test]
-fn updates_at_every_turn() {
+fn updates_as_often_as_allowed_succeed() {
     for stats in sweep(&seeds(10), |seed| run(seed, [1, 1], 0.05)) {
         assert!(stats.iter().all(|s| s.key_updates > 5), "{stats:?}");
         assert!(stats.iter().all(|s| s.packets_forged == 0), "{stats:?}");

@@ -7,7 +7,7 @@ use squall_sim::{Fault, Faults, Plan, Simulation, run_seed};
 use crate::common::{ms, secs, seeds, setup, sweep};
 
 #[test]
-fn trials_end_as_they_have_to() {
+fn trials_end_as_required() {
     let seeds = seeds(200);
     let reports = sweep(&seeds, run_seed);
     for fault in Fault::ALL {
@@ -31,12 +31,12 @@ fn trials_end_as_they_have_to() {
 /// Trials that have failed, and that no other test repeats: a client whose certificate filled its
 /// window did not answer challenges.
 #[test]
-fn trials_that_have_failed_succeed() {
+fn trials_that_once_failed_succeed() {
     sweep(&[111_175], run_seed);
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn running_a_seed_twice_gives_the_same_result() {
     for seed in [3, 4] {
         let (first, second) = (run_seed(seed).unwrap(), run_seed(seed).unwrap());
         assert_eq!(first.steps, second.steps);
@@ -52,7 +52,7 @@ fn a_seed_is_a_run() {
 /// An acknowledgement that was lost is repeated with later data. If the time until then counted as
 /// a sample of the RTT, the probe timeout would grow, and the next repetition would come later.
 #[test]
-fn lost_acknowledgements_do_not_stretch_the_rtt() {
+fn lost_acknowledgements_do_not_inflate_the_rtt() {
     let mut times = sweep(&seeds(100), |seed| {
         let faults = Faults {
             delay: ms(30),

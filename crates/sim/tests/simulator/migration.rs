@@ -61,7 +61,7 @@ fn both_are_at(sim: &mut Simulation, client: SocketAddr) -> bool {
 
 // test: RFC 9000 §9.1, §9.2
 #[test]
-fn a_client_moves_to_a_path_that_it_has_validated() {
+fn a_client_migrates_to_a_validated_path() {
     let moved = sweep(&seeds(30), |seed| {
         let mut sim = begun(setup(seed, lossy(0.1)), 500_000)?;
         sim.pair.network().add_address(Side::Client, SECOND);
@@ -80,7 +80,7 @@ fn a_client_moves_to_a_path_that_it_has_validated() {
 
 // test: RFC 9000 §9.2
 #[test]
-fn a_client_whose_address_is_gone_moves_at_once() {
+fn a_client_whose_address_is_gone_migrates_at_once() {
     sweep(&seeds(30), |seed| {
         // Enough for the transfer to outlast the validation, which may lose all challenges; then
         // packets show where the client is.
@@ -98,7 +98,7 @@ fn a_client_whose_address_is_gone_moves_at_once() {
 
 // test: RFC 9000 §8.2.4, §9.2
 #[test]
-fn a_client_that_moved_at_once_keeps_trying_both_addresses() {
+fn a_client_that_migrated_at_once_keeps_trying_both_addresses() {
     sweep(&seeds(20), |seed| {
         let mut sim = begun(setup(seed, lossy(0.0)), 500_000)?;
         sim.pair.network().add_address(Side::Client, SECOND);
@@ -118,7 +118,7 @@ fn a_client_that_moved_at_once_keeps_trying_both_addresses() {
 
 // test: RFC 9000 §9.2, §9.3
 #[test]
-fn a_client_follows_the_system_to_another_address() {
+fn a_client_follows_the_systems_choice_of_address() {
     let one_way = || vec![Outgoing::one_way(500_000)];
     let plans = [
         ("an upload", [one_way(), Vec::new()]),
@@ -151,7 +151,7 @@ fn a_client_follows_the_system_to_another_address() {
 
 // test: RFC 9000 §8.2, §9.2
 #[test]
-fn a_client_with_one_path_asks_again_after_all_challenges_were_lost() {
+fn a_client_with_one_path_challenges_again_after_all_challenges_were_lost() {
     sweep(&seeds(20), |seed| {
         let mut sim = begun(setup(seed, lossy(0.0)), 2_000_000)?;
         sim.pair.network().add_address(Side::Client, SECOND);
@@ -174,7 +174,7 @@ fn a_client_with_one_path_asks_again_after_all_challenges_were_lost() {
 
 // test: RFC 9000 §9, §9.2
 #[test]
-fn an_address_that_changes_before_the_confirmation_is_validated_after_it() {
+fn an_address_changed_before_confirmation_is_validated_after_it() {
     sweep(&seeds(20), |seed| {
         let mut sim = Simulation::new(setup(seed, lossy(0.0)), Plan::one_stream(500_000));
         while (sim.pair.connection(Side::Client)).is_some_and(|c| c.is_handshaking()) {
@@ -191,7 +191,7 @@ fn an_address_that_changes_before_the_confirmation_is_validated_after_it() {
 
 // test: RFC 9000 §8.2.4, §9.3.2
 #[test]
-fn a_path_that_leads_nowhere_is_not_kept() {
+fn a_path_that_leads_nowhere_is_dropped() {
     for how in [Move::WhenValidated, Move::AtOnce] {
         sweep(&seeds(20), |seed| {
             let mut sim = begun(setup(seed, lossy(0.05)), 500_000)?;
@@ -208,7 +208,7 @@ fn a_path_that_leads_nowhere_is_not_kept() {
 
 // test: RFC 9000 §9.2, §9.5: there and back, again and again
 #[test]
-fn a_client_may_move_often() {
+fn a_client_may_migrate_often() {
     sweep(&seeds(20), |seed| {
         let mut sim = begun(setup(seed, lossy(0.02)), 3_000_000)?;
         let mut rng = Rng::new(seed);
@@ -250,7 +250,7 @@ fn a_client_may_move_often() {
 
 // test: RFC 9000 §5.1.2: packets overtake the frames that retire their ids
 #[test]
-fn late_packets_under_replaced_ids_are_not_reset() {
+fn late_packets_under_retired_ids_are_not_reset() {
     sweep(&seeds(20), |seed| {
         let mut sim = begun(setup(seed, lossy(0.0)), 3_000_000)?;
         let mut rng = Rng::new(seed);
@@ -273,7 +273,7 @@ fn late_packets_under_replaced_ids_are_not_reset() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_migrations_are_refused() {
     let mut sim = Simulation::new(setup(1, lossy(0.0)), Plan::one_stream(100_000));
     let now = sim.pair.now();
     let remote = sim.pair.network().address(Side::Server);
@@ -332,7 +332,7 @@ fn what_is_refused() {
 
 // test: RFC 9000 §18.2, disable_active_migration
 #[test]
-fn a_server_may_forbid_it() {
+fn a_server_may_disable_migration() {
     let mut setup = setup(1, lossy(0.0));
     setup.transport[Side::Server as usize].allow_migration = false;
     let mut sim = begun(setup, 100_000).unwrap();
@@ -356,7 +356,7 @@ fn with_preferred(seed: u64, loss: f64) -> Setup {
 
 // test: RFC 9000 §9.6
 #[test]
-fn a_client_moves_to_the_servers_preferred_address() {
+fn a_client_migrates_to_the_servers_preferred_address() {
     for allow_migration in [true, false] {
         sweep(&seeds(20), |seed| {
             let mut setup = with_preferred(seed, 0.1);
@@ -383,7 +383,7 @@ fn a_client_moves_to_the_servers_preferred_address() {
 
 // test: RFC 9000 §9.6.1
 #[test]
-fn a_preferred_address_that_does_not_answer_is_left_alone() {
+fn a_preferred_address_that_does_not_answer_is_abandoned() {
     sweep(&seeds(20), |seed| {
         let mut sim = Simulation::new(with_preferred(seed, 0.05), Plan::one_stream(500_000));
         let home = sim.pair.network().address(Side::Server);
@@ -398,7 +398,7 @@ fn a_preferred_address_that_does_not_answer_is_left_alone() {
 }
 
 #[test]
-fn a_client_may_stay_where_it_is() {
+fn a_client_may_ignore_a_preferred_address() {
     let mut setup = with_preferred(1, 0.0);
     setup.transport[Side::Client as usize].follow_preferred_address = false;
     let mut sim = Simulation::new(setup, Plan::one_stream(500_000));
@@ -453,7 +453,7 @@ impl Change {
 
 // test: RFC 9000 §9.2: a long poll
 #[test]
-fn a_client_that_moves_while_the_server_thinks_gets_its_answer() {
+fn a_client_that_migrates_while_waiting_gets_its_answer() {
     // Without the parties, which would answer at once.
     let pass = |sim: &mut Simulation, time| {
         let end = sim.pair.now() + time;
@@ -495,7 +495,7 @@ fn a_client_that_moves_while_the_server_thinks_gets_its_answer() {
 
 // test: RFC 9000 §9.2, §9.3, §9.3.2
 #[test]
-fn a_client_that_moves_while_the_network_is_down_is_found_afterwards() {
+fn a_client_that_migrates_while_the_network_is_down_is_found_afterwards() {
     // Losses of what the client sends, and of what the server sends.
     let losses = [
         (1.0, 1.0),

@@ -52,7 +52,7 @@ fn every_client_is_sent_a_retry() {
 }
 
 #[test]
-fn a_server_changes_the_version() {
+fn a_server_changes_to_a_compatible_version() {
     sweep(&seeds(200), |seed| {
         let mut setup = faulty(seed);
         for transport in &mut setup.transport {
@@ -73,7 +73,7 @@ fn a_server_changes_the_version() {
 }
 
 #[test]
-fn a_client_begins_anew_in_the_servers_version() {
+fn a_client_starts_over_in_the_servers_version() {
     sweep(&seeds(200), |seed| {
         let mut setup = faulty(seed);
         // Nothing protects a Version Negotiation packet: a damaged one may end the attempt (RFC

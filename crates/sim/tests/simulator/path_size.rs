@@ -35,7 +35,7 @@ fn with(seed: u64, limit: u16, max_payload: usize, faults: &Faults) -> Setup {
 /// A configured size is used from the first packet after the handshake, and given up if the path
 /// does not carry it.
 #[test]
-fn a_size_that_is_known_needs_no_search() {
+fn a_configured_size_needs_no_search() {
     for (max_payload, discovery) in [(1472, false), (1300, true), (1300, false)] {
         let mut setup = with(1, 1472, max_payload, &Faults::default());
         for transport in &mut setup.transport {
@@ -82,7 +82,7 @@ fn has_found(sim: &Simulation, best: usize) -> bool {
 // test: RFC 8899 §5.3 — idle paths, jumbo frames and loopback, once the applications ask how large
 // a datagram may be.
 #[test]
-fn an_idle_path_is_searched_in_a_few_round_trips() {
+fn an_idle_path_is_probed_within_a_few_round_trips() {
     for (limit, max_payload, trips) in [
         (1472, 1472, 3),
         (1472, 1400, 14),
@@ -116,7 +116,7 @@ fn an_idle_path_is_searched_in_a_few_round_trips() {
 
 /// Most connections send little and gain nothing from larger packets. Others soon do.
 #[test]
-fn a_path_is_searched_once_that_pays() {
+fn a_path_is_probed_once_there_is_enough_to_send() {
     for (bytes, searched) in [(8_000, false), (50_000, true)] {
         let setup = with(1, 1472, 1472, &Faults::default());
         let mut sim = Simulation::new(setup, Plan::one_stream(bytes));
@@ -151,7 +151,7 @@ fn transfer(setup: Setup) -> Result<Simulation, Failure> {
 
 // test: RFC 8899 §4.3 — SECURITY.md row 36
 #[test]
-fn a_path_that_shrinks_under_load_is_noticed() {
+fn a_path_mtu_that_shrinks_under_load_is_detected() {
     for loss in [0.0, 0.02] {
         sweep(&seeds(20), |seed| {
             let faults = Faults {
@@ -187,7 +187,7 @@ fn a_path_that_shrinks_under_load_is_noticed() {
 
 // test: RFC 8899 §5.1.1
 #[test]
-fn a_path_that_grows_is_noticed_after_ten_minutes() {
+fn a_path_mtu_that_grows_is_detected_after_ten_minutes() {
     sweep(&seeds(20), |seed| {
         // In order, and without loss: the first search finds the size to the byte, or nearly.
         let faults = Faults::default();
@@ -228,7 +228,7 @@ fn a_lossy_path_keeps_its_size() {
 // test: RFC 8899 §4.3 — with windows of a few packets, chance alone loses several large ones in a
 // row.
 #[test]
-fn random_loss_is_no_black_hole() {
+fn random_loss_is_not_mistaken_for_a_black_hole() {
     sweep(&seeds(20), |seed| {
         let faults = Faults {
             delay: Duration::from_micros(50),

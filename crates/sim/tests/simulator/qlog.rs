@@ -41,7 +41,7 @@ impl Sink {
 }
 
 #[test]
-fn a_connections_life_is_told() {
+fn the_log_covers_a_connections_life() {
     let mut setup = Setup::new(1);
     for faults in &mut setup.faults {
         faults.loss = 0.03;
@@ -136,7 +136,7 @@ fn versions_of(client: Vec<u32>, server: Vec<u32>, side: Side) -> Vec<Value> {
 }
 
 #[test]
-fn versions_and_retries_are_told() {
+fn versions_and_retries_are_logged() {
     let name = |version: u32| format!("{version:08x}");
     let (one, two) = (name(VERSION_1), name(VERSION_2));
 
@@ -170,7 +170,7 @@ fn versions_and_retries_are_told() {
 
 // A late copy of a handshake packet, whose keys are gone, is not passed over in silence.
 #[test]
-fn dropped_handshake_packets_are_told() {
+fn dropped_handshake_packets_are_logged() {
     let mut setup = Setup::new(1);
     for faults in &mut setup.faults {
         (faults.duplication, faults.reordering) = (1.0, 1.0);

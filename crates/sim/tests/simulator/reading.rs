@@ -37,7 +37,7 @@ fn told(duel: &mut Duel) -> usize {
 }
 
 #[test]
-fn bytes_behind_a_gap_are_read_at_once() {
+fn bytes_behind_a_gap_can_be_read_at_once() {
     let mut duel = server(&stream(0, b"ab", false));
     assert_eq!(duel.victim().read(id(), 1).unwrap().unwrap(), "a");
     duel.send(PacketType::OneRtt, &stream(5, b"fgh", true));
@@ -60,7 +60,7 @@ fn bytes_behind_a_gap_are_read_at_once() {
 
 /// Credit for the connection and the stream is returned as for an in-order reader.
 #[test]
-fn reading_out_of_order_gives_credit() {
+fn reading_out_of_order_returns_credit() {
     let mut duel = server(&stream(0, b"", false));
     let mut offset = 0;
     let piece = [7; 1000];
@@ -76,7 +76,7 @@ fn reading_out_of_order_gives_credit() {
 }
 
 #[test]
-fn a_reset_is_told_before_the_data_is_read() {
+fn a_reset_is_reported_before_the_data_is_read() {
     let mut duel = server(&stream(0, b"data", false));
     let _ = told(&mut duel);
     assert_eq!(duel.victim().received_reset(id()), Err(ReadError::Blocked));
@@ -90,7 +90,7 @@ fn a_reset_is_told_before_the_data_is_read() {
 }
 
 #[test]
-fn a_stream_that_is_all_here_is_not_reset_any_more() {
+fn a_completely_received_stream_is_no_longer_reset() {
     for unordered in [false, true] {
         let mut duel = server(&stream(4, b"more", true));
         let before = told(&mut duel);

@@ -62,7 +62,7 @@ fn mean(outcomes: &[Outcome]) -> Duration {
 /// 10 MB through 2 % loss, 2 % duplication, 5 % reordering by up to 3 ms and 1 % corruption, 5 ms
 /// each way.
 #[test]
-fn a_bad_network() {
+fn a_bad_network_is_recovered_from_quickly() {
     let faults = Faults {
         delay: ms(5),
         jitter: ms(3),
@@ -85,7 +85,7 @@ fn a_bad_network() {
 
 /// 10 MB through 5 % loss each way and no delay: most losses are at the end of a small window.
 #[test]
-fn loss_without_delay() {
+fn loss_without_delay_recovers_quickly() {
     let faults = Faults {
         delay: Duration::from_micros(50),
         loss: 0.05,
@@ -99,7 +99,7 @@ fn loss_without_delay() {
 /// 20 MB over 100 Mbit/s and 40 ms, where 5 % of the packets are overtaken and none is lost except
 /// to a full queue.
 #[test]
-fn reordering_is_no_loss() {
+fn reordering_is_not_mistaken_for_loss() {
     let faults = Faults {
         delay: ms(20),
         jitter: ms(4),

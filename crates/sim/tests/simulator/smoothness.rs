@@ -68,7 +68,7 @@ fn send(mbit_per_s: u64) -> Outcome {
 /// The kernel's CUBIC loses 0.16 % at 10 Mbit/s once it has left slow start, where its window is a
 /// few packets larger than what the path holds (`peers -- smoothness`).
 #[test]
-fn a_short_queue() {
+fn a_short_queue_drops_few_packets() {
     for (mbit_per_s, most) in [(10, [0.0075, 0.0025]), (50, [0.0075, 0.0005])] {
         let Outcome { loss, used } = send(mbit_per_s);
         println!(

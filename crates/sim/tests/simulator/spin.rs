@@ -33,7 +33,7 @@ fn observe(seed: u64, spin_bit: [bool; 2]) -> Result<([u64; 2], u64), squall_sim
 
 // test: RFC 9000 §17.4
 #[test]
-fn the_bit_turns_once_a_round_trip_on_most_connections() {
+fn the_spin_bit_flips_once_per_round_trip_on_most_connections() {
     let runs = sweep(&seeds(48), |seed| observe(seed, [true; 2]));
     let mut spinning = 0;
     for (edges, trips) in &runs {
@@ -59,7 +59,7 @@ fn the_bit_turns_once_a_round_trip_on_most_connections() {
 }
 
 #[test]
-fn either_end_can_switch_it_off() {
+fn either_end_can_disable_the_spin_bit() {
     for off in [Side::Client, Side::Server] {
         let mut spin_bit = [true; 2];
         spin_bit[off as usize] = false;

@@ -79,7 +79,7 @@ fn transfer(config: &TransportConfig) -> Vec<(f64, u64)> {
 }
 
 #[test]
-fn its_rate_is_kept_whatever_is_lost() {
+fn a_supplied_controllers_rate_is_kept_despite_loss() {
     let factory = Arc::new(FixedRate { breaks: false });
     for pacing in [true, false] {
         let config = TransportConfig::default()
@@ -94,7 +94,7 @@ fn its_rate_is_kept_whatever_is_lost() {
 }
 
 #[test]
-fn one_that_panics_costs_no_connection() {
+fn a_supplied_controller_that_panics_is_replaced() {
     let factory = Arc::new(FixedRate { breaks: true });
     let config = TransportConfig::default().congestion_controller(Some(factory));
     for (_, reductions) in transfer(&config) {

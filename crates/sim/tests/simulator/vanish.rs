@@ -30,7 +30,7 @@ fn until_end(
 
 // test: RFC 9000 §10.1
 #[test]
-fn the_other_side_ends_with_the_idle_timeout() {
+fn the_other_side_times_out() {
     for silent in [Side::Client, Side::Server] {
         for seed in 0..10 {
             let mut sim = Simulation::new(setup(seed, lossy(0.05)), plan());
@@ -57,7 +57,7 @@ fn the_other_side_ends_with_the_idle_timeout() {
 }
 
 #[test]
-fn an_idle_connection_ends_at_both_sides() {
+fn an_idle_connection_times_out_at_both_sides() {
     let mut sim = Simulation::new(setup(1, Faults::default()), Plan::one_stream(1000));
     sim.run_until(secs(1), "all bytes", Simulation::is_complete)
         .unwrap();
@@ -87,7 +87,7 @@ fn keep_alive_keeps_an_idle_connection() {
 
 // test: RFC 9000 §10.1 — what was processed before is no sign of life.
 #[test]
-fn replays_do_not_keep_a_connection() {
+fn replays_do_not_keep_a_connection_alive() {
     for silent in [Side::Client, Side::Server] {
         let mut sim = Simulation::new(setup(1, Faults::default()), Plan::one_stream(1000));
         sim.run_for(secs(1)).unwrap();
@@ -106,7 +106,7 @@ fn replays_do_not_keep_a_connection() {
 }
 
 #[test]
-fn a_silent_server_is_a_handshake_timeout() {
+fn a_silent_server_causes_a_handshake_timeout() {
     let mut sim = Simulation::new(setup(1, Faults::default()), plan());
     sim.pair.vanish(Side::Server);
     let (time, reason) = until_end(&mut sim, Side::Client, secs(60)).unwrap();
@@ -119,7 +119,7 @@ fn a_silent_server_is_a_handshake_timeout() {
 
 // test: RFC 9000 §8.1 — the guard of the pair checks each datagram.
 #[test]
-fn a_silent_client_is_a_handshake_timeout_and_no_flood() {
+fn a_silent_client_causes_a_handshake_timeout_and_no_flood() {
     let seeds: Vec<u64> = (0..20).collect();
     sweep(&seeds, |seed| {
         let mut sim = Simulation::new(setup(seed, lossy(0.1)), plan());
@@ -137,7 +137,7 @@ fn a_silent_client_is_a_handshake_timeout_and_no_flood() {
 }
 
 #[test]
-fn settings_decide_how_long_it_takes() {
+fn settings_control_the_timeouts() {
     let mut setup = setup(1, Faults::default());
     setup.transport = [secs(5), secs(70)].map(|max_idle_timeout| {
         TransportConfig::default()
@@ -165,7 +165,7 @@ fn settings_decide_how_long_it_takes() {
 /// With a short round trip, all doublings of the probe timeout are over within seconds. The timer
 /// of a server that may send nothing more must then stop rather than be due for ever.
 #[test]
-fn a_client_that_vanishes_behind_its_hello_costs_the_server_nothing() {
+fn a_client_that_vanishes_after_its_hello_costs_the_server_nothing() {
     let seeds: Vec<u64> = (0..90).collect();
     sweep(&seeds, |seed| {
         let faults = Faults {

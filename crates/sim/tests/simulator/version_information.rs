@@ -25,7 +25,7 @@ fn ends(victim: Side, versions: &[u32], info: Option<VersionInformation>) -> Opt
 
 // test: RFC 9368 §4
 #[test]
-fn the_chosen_version_is_the_one_in_use() {
+fn the_chosen_version_must_be_the_one_in_use() {
     let both = &[VERSION_1, VERSION_2][..];
     let info = |chosen, available: &[u32]| Some(VersionInformation::new(chosen, available));
     let wrong = Some(TransportErrorCode::VERSION_NEGOTIATION_ERROR.0);
