@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_scraped_is_what_happened() {
+    async fn scraped_metrics_match_what_happened() {
         // Still free when bound again, barring bad luck.
         let http = TcpListener::bind(ANY).unwrap().local_addr().unwrap();
         let (server, identity) = start(ANY, http).unwrap();

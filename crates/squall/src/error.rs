@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_one_line_and_keep_their_kind() {
+    fn errors_are_one_line_and_keep_their_io_kind() {
         let lost = WriteError::ConnectionLost(CloseReason::IdleTimeout);
         assert!(!lost.to_string().contains('\n'));
         assert!(lost.to_string().starts_with("connection lost: "));

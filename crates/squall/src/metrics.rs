@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_metric_is_described_and_stands_in_the_table() {
+    fn every_metric_is_described_and_documented() {
         let described = (COUNTERS.iter().chain(GAUGES).map(|(name, ..)| *name))
             .chain(DURATIONS.iter().map(|(name, _)| *name))
             .collect::<BTreeSet<_>>();

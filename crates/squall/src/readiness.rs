@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_arrival_is_told_until_the_queue_is_empty() {
+    async fn readiness_is_reported_until_the_queue_is_empty() {
         let (socket, to, from) = sockets();
         assert!(!told(&socket).await, "of nothing");
         let mut batch = RecvBatch::new(1, 2048);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_while_the_queue_is_emptied_is_told() {
+    async fn arrivals_while_the_queue_is_emptied_are_reported() {
         let (socket, to, from) = sockets();
         from.send_to(b"a", to).unwrap();
         let mut guard = poll_fn(|cx| socket.poll_read_ready(cx)).await.unwrap();

@@ -96,8 +96,8 @@ async fn is_at(far: &Connection, address: Ipv4Addr) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_goes_on_from_another_address() {
-    if !namespace::inside("an_upload_goes_on_from_another_address", SETUP) {
+async fn an_upload_continues_from_another_address() {
+    if !namespace::inside("an_upload_continues_from_another_address", SETUP) {
         return;
     }
     let pair = pair().await;
@@ -110,8 +110,8 @@ async fn an_upload_goes_on_from_another_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_download_goes_on_to_another_address() {
-    if !namespace::inside("a_download_goes_on_to_another_address", SETUP) {
+async fn a_download_continues_to_another_address() {
+    if !namespace::inside("a_download_continues_to_another_address", SETUP) {
         return;
     }
     let pair = pair().await;
@@ -124,8 +124,8 @@ async fn a_download_goes_on_to_another_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_client_tells_its_server_of_a_new_address() {
-    if !namespace::inside("an_idle_client_tells_its_server_of_a_new_address", SETUP) {
+async fn an_idle_client_shows_its_server_a_new_address() {
+    if !namespace::inside("an_idle_client_shows_its_server_a_new_address", SETUP) {
         return;
     }
     let pair = pair().await;
@@ -137,11 +137,8 @@ async fn an_idle_client_tells_its_server_of_a_new_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_was_chosen_is_let_go_when_it_disappears() {
-    if !namespace::inside(
-        "an_address_that_was_chosen_is_let_go_when_it_disappears",
-        SETUP,
-    ) {
+async fn a_chosen_address_is_abandoned_when_it_disappears() {
+    if !namespace::inside("a_chosen_address_is_abandoned_when_it_disappears", SETUP) {
         return;
     }
     let pair = pair().await;

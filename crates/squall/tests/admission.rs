@@ -259,7 +259,7 @@ async fn a_token_used_100_times_at_two_workers_validates_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_from_before_a_restart_cost_a_retry() {
+async fn tokens_from_before_a_restart_cause_a_retry() {
     let identity = Identity::new();
     let config = identity.client(ALPN, TransportConfig::default());
     let keyed = |builder: Builder| builder.token_key([7; 32]);
@@ -350,7 +350,7 @@ async fn workers_and_copies_of_a_configuration_share_tokens() {
 
 /// A ClientHello with a post-quantum key share fills two Initial packets.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_kept_for_an_attempt_comes_again() {
+async fn datagrams_not_buffered_for_an_attempt_are_retransmitted() {
     let identity = Identity::new();
     let config = identity.server(ALPN, TransportConfig::default());
     for (of_one, total) in [(0, usize::MAX), (usize::MAX, 0), (1200, 1200)] {
@@ -529,7 +529,7 @@ fn write(mut client: Client, len: usize) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_ends_gives_back_what_it_counted() {
+async fn a_worker_that_ends_releases_its_counts() {
     const EBADF: i32 = 9;
     const MAX: usize = 2 << 20;
     let identity = Identity::new();

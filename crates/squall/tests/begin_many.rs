@@ -34,7 +34,7 @@ fn accept_all(server: &Endpoint) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_worker_receives_while_it_begins_connections() {
+async fn a_worker_receives_while_it_starts_connections() {
     let (server, client) = endpoints(TransportConfig::default);
     accept_all(&server);
     let mut connecting = begin(&client, server.local_addr().unwrap(), MANY);
@@ -59,7 +59,7 @@ async fn a_worker_receives_while_it_begins_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_busy_worker_runs_tasks_that_other_threads_wake() {
+async fn a_busy_worker_runs_tasks_woken_by_other_threads() {
     const TASKS: usize = 200;
     let (_server, client) = endpoints(TransportConfig::default);
     let nobody = std::net::UdpSocket::bind(ANY).unwrap();
@@ -74,7 +74,7 @@ async fn a_busy_worker_runs_tasks_that_other_threads_wake() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn connections_of_an_endpoint_that_is_dropped_still_begin() {
+async fn connections_of_a_dropped_endpoint_still_start() {
     let (server, client) = endpoints(TransportConfig::default);
     accept_all(&server);
     let connecting = begin(&client, server.local_addr().unwrap(), 50);

@@ -123,7 +123,7 @@ async fn stream(pair: &Pair) -> (SendStream, RecvStream) {
 const LEN: usize = 400_000;
 
 #[tokio::test]
-async fn writes_and_reads_that_are_safe_lose_and_repeat_nothing() {
+async fn cancel_safe_writes_and_reads_lose_and_repeat_nothing() {
     let pair = narrow().await;
     let whole = Bytes::from(data(LEN));
     for round in 0..3 {
@@ -203,7 +203,7 @@ async fn writes_and_reads_that_are_safe_lose_and_repeat_nothing() {
 }
 
 #[tokio::test]
-async fn chunks_in_the_order_of_arrival_come_once() {
+async fn cancelled_unordered_reads_deliver_each_chunk_once() {
     let pair = narrow().await;
     let (mut send, mut recv) = stream(&pair).await;
     let whole = data(LEN);
@@ -231,7 +231,7 @@ async fn chunks_in_the_order_of_arrival_come_once() {
 }
 
 #[tokio::test]
-async fn writes_and_reads_that_are_not_safe_do_what_the_table_says() {
+async fn writes_and_reads_that_are_not_cancel_safe_behave_as_documented() {
     let pair = narrow().await;
     let whole = data(LEN);
     // If a write is dropped, the beginning of its data may arrive.
@@ -298,7 +298,7 @@ async fn writes_and_reads_that_are_not_safe_do_what_the_table_says() {
 }
 
 #[tokio::test]
-async fn streams_are_opened_and_accepted_once_each() {
+async fn cancelled_opens_and_accepts_lose_and_repeat_no_stream() {
     const STREAMS: u32 = 60;
     let transport = || {
         let few = TransportConfig::default().max_concurrent_bidi_streams(2);
@@ -342,7 +342,7 @@ async fn streams_are_opened_and_accepted_once_each() {
 }
 
 #[tokio::test]
-async fn datagrams_are_sent_and_read_once_each() {
+async fn cancelled_sends_and_reads_lose_and_repeat_no_datagram() {
     // Room for two: the third has to wait.
     let transport = || TransportConfig::default().datagram_send_buffer(2 * (1000 + 64));
     let pair = Pair::with(transport(), transport(), |builder| builder).await;
@@ -372,7 +372,7 @@ async fn datagrams_are_sent_and_read_once_each() {
 }
 
 #[tokio::test]
-async fn lists_of_datagrams_are_sent_and_read_once_each() {
+async fn cancelled_sends_and_reads_of_lists_lose_and_repeat_no_datagram() {
     // Room for two: a list of six waits twice.
     let transport = || TransportConfig::default().datagram_send_buffer(2 * (1000 + 64));
     let pair = Pair::with(transport(), transport(), |builder| builder).await;
@@ -423,7 +423,7 @@ async fn lists_of_datagrams_are_sent_and_read_once_each() {
 }
 
 #[tokio::test]
-async fn waits_that_change_nothing_leave_nothing() {
+async fn cancelled_waits_leave_nothing_behind() {
     let pair = narrow().await;
     let mut canceller = Canceller::new();
     let (mut send, mut recv) = stream(&pair).await;
@@ -474,7 +474,7 @@ async fn waits_that_change_nothing_leave_nothing() {
 }
 
 #[tokio::test]
-async fn attempts_are_accepted_once_each_and_handlers_outlive_serve() {
+async fn cancelled_accepts_lose_no_attempt_and_handlers_outlive_serve() {
     let identity = Identity::new();
     let server = Builder::new(ANY).server(identity.server(ALPN, TransportConfig::default()));
     let server = server.bind().unwrap();
@@ -539,7 +539,7 @@ async fn attempts_are_accepted_once_each_and_handlers_outlive_serve() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_no_longer_awaited_is_abandoned() {
+async fn dropping_a_connecting_future_abandons_the_attempt() {
     let identity = Identity::new();
     let server = Builder::new(ANY).server(identity.server(ALPN, TransportConfig::default()));
     let server = server.bind().unwrap();
@@ -561,7 +561,7 @@ async fn a_connection_that_is_no_longer_awaited_is_abandoned() {
 }
 
 #[tokio::test]
-async fn the_answer_to_early_data_can_be_awaited_later() {
+async fn the_outcome_of_early_data_can_be_awaited_later() {
     let identity = Identity::new();
     let mut config = identity.server(ALPN, TransportConfig::default());
     Arc::make_mut(&mut config.tls).max_early_data_size = u32::MAX;
@@ -596,7 +596,7 @@ async fn the_answer_to_early_data_can_be_awaited_later() {
 }
 
 #[tokio::test]
-async fn a_migration_and_a_shutdown_go_on() {
+async fn a_cancelled_migration_or_shutdown_continues() {
     let any = ([0, 0, 0, 0], 0).into();
     let identity = Identity::new();
     let transport = TransportConfig::default;
@@ -747,7 +747,7 @@ fn futures_of_the_crate() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_public_future_stands_in_the_table() {
+fn every_public_future_is_in_the_table() {
     let table = TABLE.split("## Drops").next().unwrap();
     let rows = table.lines().filter(|line| line.starts_with("| `"));
     let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));

@@ -86,8 +86,8 @@ async fn echo(pair: &Pair) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_of_bulk_data_naps_and_no_other() {
-    if !namespace::inside("a_receiver_of_bulk_data_naps_and_no_other", SETUP) {
+async fn only_a_receiver_of_bulk_data_naps() {
+    if !namespace::inside("only_a_receiver_of_bulk_data_naps", SETUP) {
         return;
     }
     let napping = pair(Duration::from_millis(2)).await;

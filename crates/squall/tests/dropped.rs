@@ -55,7 +55,7 @@ async fn a_handler_that_panics_resets_its_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_that_is_cancelled_resets_its_stream_with_the_configured_code() {
+async fn a_cancelled_handler_resets_its_stream_with_the_configured_code() {
     let server = TransportConfig::default().reset_on_drop_code(0x10c);
     let pair = Pair::with(TransportConfig::default(), server, |builder| builder).await;
     let handler = |mut send: SendStream, _| async move {
@@ -73,7 +73,7 @@ async fn a_handler_that_is_cancelled_resets_its_stream_with_the_configured_code(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_can_have_a_drop_code_of_its_own() {
+async fn a_stream_can_have_its_own_drop_code() {
     let pair = Pair::new().await;
     let handler = |mut send: SendStream, _| async move {
         send.set_drop_code(77);
@@ -107,7 +107,7 @@ impl tracing::Subscriber for Warnings {
 }
 
 #[tokio::test]
-async fn only_drops_without_a_code_are_warned_about_and_only_once() {
+async fn only_drops_without_a_code_are_logged_and_only_once() {
     let count = Arc::new(AtomicUsize::new(0));
     let _guard = tracing::subscriber::set_default(Warnings(Arc::clone(&count)));
     let pair = Pair::new().await;
@@ -123,7 +123,7 @@ async fn only_drops_without_a_code_are_warned_about_and_only_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_was_never_begun_is_a_reset_too() {
+async fn a_response_never_begun_is_reset_too() {
     let pair = Pair::new().await;
     let (mut recv, task) = ask(&pair, |send, _| async move { drop(send) }).await;
     assert_eq!(code_of(&mut recv).await, 0);
@@ -132,7 +132,7 @@ async fn an_answer_that_was_never_begun_is_a_reset_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_that_were_ended_are_left_alone() {
+async fn streams_ended_explicitly_are_not_reset_on_drop() {
     let pair = Pair::new().await;
     let handler = |mut send: SendStream, _| async move {
         send.write_all(b"whole").await.unwrap();
@@ -163,7 +163,7 @@ async fn streams_that_were_ended_are_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiving_half_that_is_dropped_stops_its_stream_with_its_code() {
+async fn dropping_a_receiving_half_stops_its_stream_with_its_code() {
     let pair = Pair::new().await;
     for code in [None, Some(0x10c)] {
         let mut send = pair.near.open_uni().await.unwrap();
@@ -209,7 +209,7 @@ fn leaves_nothing<F: Future>(what: &str, future: F) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn futures_that_are_dropped_leave_no_waker_behind() {
+async fn dropped_futures_leave_no_waker_behind() {
     let server = TransportConfig::default()
         .max_concurrent_bidi_streams(0)
         .max_concurrent_uni_streams(1);
@@ -294,7 +294,7 @@ async fn a_waker_that_is_dropped_may_use_its_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_datagram_writer_that_is_dropped_leaves_no_waker_behind() {
+async fn a_dropped_datagram_writer_leaves_no_waker_behind() {
     let small = TransportConfig::default().datagram_send_buffer(1000);
     let pair = Pair::with(small, TransportConfig::default(), |builder| builder).await;
     let held = Arc::new(Held);
@@ -317,7 +317,7 @@ async fn a_datagram_writer_that_is_dropped_leaves_no_waker_behind() {
 }
 
 #[tokio::test]
-async fn a_datagram_writer_that_is_dropped_sends_nothing() {
+async fn a_dropped_datagram_writer_sends_nothing() {
     let small = TransportConfig::default().datagram_send_buffer(1000);
     // On this thread's runtime, so that nothing leaves the queue until the test waits.
     let on_runtime =

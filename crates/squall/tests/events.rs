@@ -257,7 +257,7 @@ async fn refused_attempts_are_reported_with_the_reason() {
 }
 
 #[tokio::test]
-async fn datagrams_of_no_connection_are_reported_once_a_turn() {
+async fn unroutable_datagrams_are_reported_once_per_turn() {
     let ends = watched(|builder| builder);
     let address = ends.server.local_addr().unwrap();
     let stranger = UdpSocket::bind(ANY).unwrap();
@@ -311,7 +311,7 @@ impl Drop for DropPanics {
 }
 
 #[tokio::test]
-async fn a_panic_of_a_subscriber_costs_nobody_else_anything() {
+async fn a_panicking_subscriber_affects_no_one_else() {
     let identity = Identity::new();
     let recorder = Arc::new(Recorder::default());
     let server = Builder::new(ANY).server(identity.server(ALPN, TransportConfig::default()));
@@ -399,7 +399,7 @@ impl Events for Blocking {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscriber_that_blocks_holds_up_its_own_worker_only() {
+async fn a_blocking_subscriber_delays_only_its_own_worker() {
     let (blocked, is_blocked) = mpsc::sync_channel(1);
     let (release, go_on) = mpsc::channel();
     let events = Arc::new(Blocking {
@@ -426,7 +426,7 @@ async fn a_subscriber_that_blocks_holds_up_its_own_worker_only() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn connections_that_end_with_their_worker_are_reported_before_it() {
+async fn connections_that_end_with_their_worker_are_reported_before_its_end() {
     const EBADF: i32 = 9;
     let ends = watched(|builder| builder);
     let (near, far) = ends.meet().await;

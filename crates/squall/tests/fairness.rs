@@ -127,7 +127,7 @@ async fn order() -> Order {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn saturated_connections_take_turns_of_a_bundle() {
+async fn saturated_connections_alternate_after_each_bundle() {
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         let mut order = order().await;

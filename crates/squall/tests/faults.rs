@@ -86,7 +86,7 @@ async fn ten_megabytes_arrive_whole_over_a_bad_network() {
 
 // test: SECURITY.md row 38: GSO that fails in the middle of a transfer is healed at once
 #[tokio::test(flavor = "multi_thread")]
-async fn offload_that_fails_in_the_middle_loses_nothing() {
+async fn gso_failing_in_mid_transfer_loses_nothing() {
     for errno in [libc::EIO, libc::EINVAL, libc::EMSGSIZE] {
         for gro in [true, false] {
             let pair = Pair::with(
@@ -129,7 +129,7 @@ async fn offload_that_fails_in_the_middle_loses_nothing() {
 
 /// Every combination of offloads carries the same bytes.
 #[tokio::test(flavor = "multi_thread")]
-async fn transfers_without_offloads() {
+async fn every_combination_of_offloads_transfers_the_same_bytes() {
     for (gso, gro) in [(true, true), (true, false), (false, true), (false, false)] {
         let pair = Pair::with(
             TransportConfig::default(),

@@ -97,7 +97,7 @@ async fn early_data_arrives_with_the_first_packets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_farewell_loses_nothing_that_was_finished() {
+async fn a_shutdown_loses_nothing_that_was_finished() {
     let Pair {
         client,
         server,
@@ -146,7 +146,7 @@ async fn a_farewell_loses_nothing_that_was_finished() {
 
 /// Abandoned data need not be waited for.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_farewell_does_not_wait_for_what_is_reset() {
+async fn a_shutdown_does_not_wait_for_reset_streams() {
     const WINDOW: usize = 100_000;
     let narrow = TransportConfig::default()
         .initial_window(WINDOW as u64)
@@ -168,7 +168,7 @@ async fn a_farewell_does_not_wait_for_what_is_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_shuts_down_delivers_first() {
+async fn an_endpoint_delivers_all_data_before_it_shuts_down() {
     let Pair {
         client,
         server,
@@ -249,7 +249,7 @@ async fn a_client_moves_to_another_address_and_to_another_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_are_logged_into_a_folder() {
+async fn qlogs_are_written_to_a_folder() {
     let folder = std::env::temp_dir().join(format!("squall-qlog-{}", std::process::id()));
     let pair = Pair::with(
         TransportConfig::default(),
@@ -318,7 +318,7 @@ impl std::io::Write for Kept {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_are_logged_where_the_application_says() {
+async fn qlogs_are_written_to_the_applications_sink() {
     let log = Kept::default();
     let chosen = Arc::new(Mutex::new(Vec::new()));
     let (sink, seen) = (log.clone(), Arc::clone(&chosen));
@@ -352,7 +352,7 @@ async fn connections_are_logged_where_the_application_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sink_that_breaks_costs_the_log_only() {
+async fn a_failing_sink_costs_only_the_log() {
     let fails = Kept {
         fails_after: Some(2000),
         ..Kept::default()
@@ -384,7 +384,7 @@ async fn a_sink_that_breaks_costs_the_log_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_is_swapped_while_the_server_runs() {
+async fn a_certificate_is_replaced_while_the_server_runs() {
     let (old, new) = (Identity::new(), Identity::new());
     let server = Endpoint::server(ANY, old.server(ALPN, TransportConfig::default())).unwrap();
     let accepting = server.clone();
@@ -414,7 +414,7 @@ async fn a_certificate_is_swapped_while_the_server_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_ends_show_certificates() {
+async fn both_ends_present_certificates() {
     let (servers, clients) = (Identity::new(), Identity::new());
     let mut roots = RootCertStore::empty();
     roots.add(clients.certificate.clone()).unwrap();
@@ -466,7 +466,7 @@ async fn both_ends_show_certificates() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_tells_what_it_is() {
+async fn a_connection_reports_its_properties() {
     let pair = Pair::new().await;
     assert_eq!(pair.near.version(), squall::VERSION_1);
     assert_eq!(
@@ -518,7 +518,7 @@ async fn keys_are_updated_on_demand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_datagram_queue_tells_its_room() {
+async fn the_datagram_queue_reports_its_free_space() {
     let blocked = TransportConfig::default().datagram_send_buffer(10_000);
     let pair = Pair::with(blocked, TransportConfig::default(), |builder| builder).await;
     let room = pair.near.datagram_send_buffer_space();
@@ -534,7 +534,7 @@ async fn the_datagram_queue_tells_its_room() {
 
 /// An attempt shows where it came from, and is accepted with its own configuration.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_chooses_its_configuration() {
+async fn an_attempt_can_be_accepted_with_its_own_configuration() {
     let identity = Identity::new();
     let server = Builder::new(ANY)
         .server(identity.server(b"other", TransportConfig::default()))
@@ -610,7 +610,7 @@ async fn a_client_chooses_the_destination_of_its_first_packet() {
 }
 
 #[tokio::test]
-async fn endpoints_with_one_seed_draw_the_same_ids() {
+async fn endpoints_with_the_same_seed_draw_the_same_ids() {
     let identity = Identity::new();
     let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
     let address = server.local_addr().unwrap();
@@ -638,7 +638,7 @@ async fn endpoints_with_one_seed_draw_the_same_ids() {
 }
 
 #[tokio::test]
-async fn settings_say_which_datagrams_are_answered_with_resets() {
+async fn settings_control_which_datagrams_are_answered_with_resets() {
     let identity = Identity::new();
     for (greases, resets, answered) in [
         (true, 1000, [true, true]),

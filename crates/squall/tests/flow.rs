@@ -47,7 +47,7 @@ async fn move_beside_unread(from: &Connection, to: &Connection, unread: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unread_streams_do_not_stop_another() {
+async fn unread_streams_do_not_block_another() {
     for unread in [1, 4, 20] {
         let pair = Pair::new().await;
         move_beside_unread(&pair.far, &pair.near, unread).await;
@@ -62,7 +62,7 @@ async fn unread_streams_do_not_stop_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_unread_streams_do_not_stop_another_within_the_receive_window() {
+async fn a_hundred_unread_streams_do_not_block_another_within_the_receive_window() {
     let transport = || {
         TransportConfig::default()
             .max_concurrent_uni_streams(101)
@@ -93,7 +93,7 @@ async fn unread_data_that_fills_the_receive_window_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_takes_no_more_than_the_peers_credit_for_the_stream() {
+async fn a_write_accepts_no_more_than_the_peers_stream_credit() {
     const CREDIT: u64 = 100_000;
     let peer = TransportConfig::default()
         .initial_stream_window(CREDIT)
@@ -127,7 +127,7 @@ async fn a_write_takes_no_more_than_the_peers_credit_for_the_stream() {
 
 /// Limits of a connection can be changed while it is in use.
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_limits_change_while_the_connection_is_at_work() {
+async fn stream_limits_can_change_while_the_connection_is_in_use() {
     let few = TransportConfig::default()
         .max_concurrent_bidi_streams(2)
         .max_concurrent_uni_streams(0);
@@ -149,7 +149,7 @@ async fn stream_limits_change_while_the_connection_is_at_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn windows_change_while_the_connection_is_at_work() {
+async fn windows_can_change_while_the_connection_is_in_use() {
     const SMALL: u64 = 100_000;
     let narrow = TransportConfig::default()
         .initial_window(SMALL)
@@ -215,7 +215,7 @@ async fn a_window_of_zero_pauses_the_peer_until_it_is_raised() {
 }
 
 #[tokio::test]
-async fn windows_in_which_nothing_fits_are_refused() {
+async fn windows_too_small_for_anything_are_rejected() {
     let identity = common::Identity::new();
     let default = TransportConfig::default;
     for transport in [

@@ -13,7 +13,7 @@ use squall::{Builder, TransportConfig};
 const CLIENTS: usize = 40;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_worker_that_was_late_reads_acknowledgements_before_it_probes() {
+async fn a_late_worker_reads_acknowledgements_before_it_probes() {
     let identity = Identity::new();
     let server = Builder::new(ANY)
         .server(identity.server(ALPN, TransportConfig::default()))

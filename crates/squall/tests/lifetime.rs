@@ -33,7 +33,7 @@ impl SecureRandom for CountedRandom {
 
 /// aws-lc's random generator takes up to 150 ms to start: not in the first handshake.
 #[test]
-fn the_random_generator_is_started_by_bind() {
+fn bind_initialises_the_random_generator() {
     let identity = Identity::new();
     for is_server in [true, false] {
         let mut provider = (*squall::provider()).clone();
@@ -67,7 +67,7 @@ fn the_random_generator_is_started_by_bind() {
 }
 
 #[tokio::test]
-async fn the_handshake_tells_who_is_there() {
+async fn the_handshake_reports_the_peers_identity() {
     let transport = TransportConfig::default().keep_peer_certificates(true);
     let pair = Pair::with(transport.clone(), transport, |builder| builder).await;
     assert_eq!(pair.near.alpn().as_deref(), Some(ALPN));
@@ -217,7 +217,7 @@ async fn a_connection_outlives_its_endpoints_handles() {
 }
 
 #[tokio::test]
-async fn closing_an_endpoint_ends_everything() {
+async fn closing_an_endpoint_closes_everything() {
     let Pair {
         client,
         server,
@@ -267,7 +267,7 @@ async fn closing_an_endpoint_ends_everything() {
 }
 
 #[tokio::test]
-async fn an_unreachable_server_is_told_in_time() {
+async fn an_unreachable_server_is_reported_in_time() {
     let identity = Identity::new();
     let short = TransportConfig::default().handshake_timeout(Duration::from_millis(700));
     let client = Builder::new(ANY)
@@ -315,7 +315,7 @@ fn is_alert(error: &CloseReason, alerts: &[u8], by_peer: bool) -> bool {
 }
 
 #[tokio::test]
-async fn a_certificate_of_nobody_we_trust_ends_the_handshake() {
+async fn an_untrusted_certificate_fails_the_handshake() {
     let (near, far) = mismatch(ALPN, false, "localhost").await;
     // unknown_ca, bad_certificate or decrypt_error: the names are alike and the keys are not.
     assert!(is_alert(&near, &[48, 42, 51], false), "{near:?}");
@@ -324,14 +324,14 @@ async fn a_certificate_of_nobody_we_trust_ends_the_handshake() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_name_ends_the_handshake() {
+async fn a_certificate_for_another_name_fails_the_handshake() {
     let (near, far) = mismatch(ALPN, true, "example.org").await;
     assert!(is_alert(&near, &[42], false), "{near:?}");
     assert!(is_alert(&far, &[42], true), "{far:?}");
 }
 
 #[tokio::test]
-async fn no_common_protocol_ends_the_handshake() {
+async fn without_a_common_protocol_the_handshake_fails() {
     // RFC 9001 §8.1: no_application_protocol.
     let (near, far) = mismatch(b"other", true, "localhost").await;
     assert!(is_alert(&near, &[120], true), "{near:?}");
@@ -339,7 +339,7 @@ async fn no_common_protocol_ends_the_handshake() {
 }
 
 #[tokio::test]
-async fn refused_and_ignored_attempts_are_told_so() {
+async fn refused_and_ignored_attempts_report_why_they_failed() {
     let identity = Identity::new();
     let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
     let client = Builder::new(ANY)
@@ -374,7 +374,7 @@ async fn refused_and_ignored_attempts_are_told_so() {
 }
 
 #[tokio::test]
-async fn a_slow_acceptor_loses_no_client() {
+async fn a_slow_application_loses_no_client() {
     let identity = Identity::new();
     let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
     let client = Builder::new(ANY)
@@ -408,7 +408,7 @@ async fn a_slow_acceptor_loses_no_client() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_ends() {
+async fn an_idle_connection_times_out() {
     // An end that a busy machine delays this long may still send something after the other has
     // forgotten the connection, and be answered with a reset: if so, try again.
     for millis in [300, 1000, 3000] {
@@ -429,7 +429,7 @@ async fn an_idle_connection_ends() {
 }
 
 #[tokio::test]
-async fn keep_alive_keeps_it() {
+async fn keep_alive_prevents_the_idle_timeout() {
     // Unless a busy machine delays it for as long as the timeout: then try again with a longer one.
     for factor in [1, 3, 10] {
         let idle = TransportConfig::default().max_idle_timeout(Duration::from_millis(400) * factor);
@@ -444,7 +444,7 @@ async fn keep_alive_keeps_it() {
 }
 
 #[tokio::test]
-async fn settings_that_cannot_work_are_told_at_once() {
+async fn invalid_settings_are_reported_at_once() {
     let identity = Identity::new();
     let bad = TransportConfig::default().max_udp_payload(500);
     let error = Endpoint::server(ANY, identity.server(ALPN, bad.clone())).unwrap_err();
@@ -477,7 +477,7 @@ async fn settings_that_cannot_work_are_told_at_once() {
 }
 
 #[tokio::test]
-async fn accounting_tells_where_the_time_went() {
+async fn accounting_reports_where_the_time_went() {
     let config = TransportConfig::default;
     let pair = Pair::with(config(), config(), |builder| builder.accounting(true)).await;
     let far = pair.far.clone();
@@ -514,7 +514,7 @@ async fn accounting_tells_where_the_time_went() {
 }
 
 #[tokio::test]
-async fn a_server_survives_datagrams_of_nonsense() {
+async fn a_server_survives_garbage_datagrams() {
     let pair = Pair::new().await;
     let socket = std::net::UdpSocket::bind(ANY).unwrap();
     let to = pair.server.local_addr().unwrap();
@@ -534,7 +534,7 @@ async fn a_server_survives_datagrams_of_nonsense() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn when_the_worker_ends_everybody_is_told() {
+async fn when_the_worker_ends_every_waiter_gets_the_reason() {
     const EBADF: i32 = 9;
     let pair = Pair::new().await;
     let accepting = tokio::spawn({
@@ -593,7 +593,7 @@ async fn both_families_reach_a_dual_stack_server() {
 /// An address that no datagram of the socket can ever reach fails without ten seconds of waiting;
 /// an IPv4 address may be IPv4-mapped.
 #[tokio::test]
-async fn unreachable_addresses_are_told_at_once() {
+async fn unreachable_addresses_are_reported_at_once() {
     let identity = Identity::new();
     let client = |from: &str| {
         let config = identity.client(ALPN, TransportConfig::default());
@@ -637,7 +637,7 @@ async fn unreachable_addresses_are_told_at_once() {
 
 /// Attempts from one client socket are told apart by their ids: none waits for another's decision.
 #[tokio::test(flavor = "multi_thread")]
-async fn attempts_from_one_address_wait_side_by_side() {
+async fn attempts_from_one_address_wait_independently() {
     const ATTEMPTS: usize = 50;
     let identity = Identity::new();
     let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
@@ -662,7 +662,7 @@ async fn attempts_from_one_address_wait_side_by_side() {
 }
 
 #[tokio::test]
-async fn protocol_and_name_are_known_before_the_end_of_the_handshake() {
+async fn protocol_and_server_name_are_known_before_the_handshake_completes() {
     let identity = Identity::new();
     let config = identity.server(ALPN, TransportConfig::default());
     let server = Builder::new(ANY).server(config).bind().unwrap();

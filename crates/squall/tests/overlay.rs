@@ -211,7 +211,7 @@ async fn exchange(near: &Connection, far: &Connection, bytes: usize) {
 }
 
 #[tokio::test]
-async fn a_channel_that_loses_datagrams_carries_everything() {
+async fn a_lossy_channel_delivers_everything() {
     for (lose_every, max_segments) in [(0, 1), (11, 1), (13, 16)] {
         let (here, there) = Channel::pair(lose_every, max_segments);
         let (server, client) = endpoints(here, there);
@@ -268,7 +268,7 @@ async fn a_channel_that_loses_datagrams_carries_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_carrier_that_is_full_is_waited_for() {
+async fn a_full_carrier_is_waited_for() {
     let (here, there) = Channel::pair(0, 4);
     let (server, client) = endpoints(here, there);
     let (near, far) = connect(&server, &client).await;
@@ -326,7 +326,7 @@ fn relay(channel: &Channel, stream: TcpStream) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_overlay_over_tcp_carries_everything() {
+async fn an_overlay_over_tcp_delivers_everything() {
     let listener = TcpListener::bind(ANY).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (one, other) = tokio::join!(TcpStream::connect(address), listener.accept());
@@ -344,7 +344,7 @@ async fn an_overlay_over_tcp_carries_everything() {
 }
 
 #[tokio::test]
-async fn a_carrier_that_is_gone_ends_the_worker_which_can_be_restarted() {
+async fn a_lost_carrier_ends_the_worker_which_can_be_restarted() {
     let (here, there) = Channel::pair(0, 4);
     let gone = Arc::clone(&here.gone);
     let (server, client) = endpoints(here, there);
@@ -401,7 +401,7 @@ async fn an_endpoint_moves_to_another_carrier_and_to_udp_and_back() {
 }
 
 #[test]
-fn settings_that_need_a_socket_are_refused() {
+fn settings_that_need_a_socket_are_rejected() {
     let builder = || Builder::new(ANY).datagram_socket(Arc::new(Channel::pair(0, 1).0));
     assert!(builder().workers(2).bind().is_err());
     let socket = std::net::UdpSocket::bind(ANY).unwrap();

@@ -94,7 +94,7 @@ fn providers() -> Vec<(&'static str, Arc<CryptoProvider>)> {
 }
 
 #[tokio::test]
-async fn every_provider_talks_to_every_other() {
+async fn every_provider_interoperates_with_every_other() {
     let providers = providers();
     for (name, server) in &providers {
         for (other, client) in &providers {
@@ -105,7 +105,7 @@ async fn every_provider_talks_to_every_other() {
 }
 
 #[tokio::test]
-async fn a_provider_without_quic_is_refused_with_the_cure() {
+async fn the_error_for_a_provider_without_quic_names_the_remedy() {
     let mut without = crypto::ring::default_provider();
     for suite in &mut without.cipher_suites {
         if let Some(tls13) = suite.tls13() {

@@ -110,7 +110,7 @@ async fn ask(connection: &Connection, len: usize, seed: u64, progress: &AtomicUs
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_workers_move_in_the_middle_of_transfers() {
+async fn two_workers_rebind_during_transfers() {
     const LEN: usize = 3_000_000;
     let town = Town::new().await;
     let homes = town.homes();
@@ -172,7 +172,7 @@ async fn the_kernel_steers_to_the_new_sockets_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn counters_go_on_over_a_move() {
+async fn counters_continue_across_a_rebind() {
     let town = Town::new().await;
     let progress = Arc::new(AtomicUsize::new(0));
     within(town.ask_all(100_000, &progress).join_all()).await;
@@ -208,7 +208,7 @@ async fn stays(town: &Town, refused: ErrorKind, move_it: impl Fn() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_port_leaves_all_as_it_was() {
+async fn a_rebind_to_a_busy_port_changes_nothing() {
     let town = Town::new().await;
     let taken = std::net::UdpSocket::bind(ANY).unwrap();
     let busy = taken.local_addr().unwrap();
@@ -225,7 +225,7 @@ async fn a_busy_port_leaves_all_as_it_was() {
 
 /// Runs the next test in a separate process with a low limit on open files.
 #[test]
-fn a_socket_short_leaves_all_as_it_was() {
+fn a_rebind_that_lacks_a_descriptor_changes_nothing() {
     let this = std::env::current_exe().unwrap();
     let ran = Command::new("sh")
         .args(["-c", "ulimit -n 200 && exec \"$0\" \"$@\""])
@@ -260,7 +260,7 @@ async fn out_of_descriptors() {
 
 /// Simultaneous moves from several threads end with all workers in one place.
 #[tokio::test(flavor = "multi_thread")]
-async fn moves_at_a_time_do_not_mix() {
+async fn concurrent_rebinds_do_not_mix() {
     let town = Town::new().await;
     let progress = Arc::new(AtomicUsize::new(0));
     for _ in 0..50 {
@@ -286,7 +286,7 @@ async fn moves_at_a_time_do_not_mix() {
 }
 
 #[tokio::test]
-async fn idle_connections_move_one_after_the_other() {
+async fn idle_connections_move_one_by_one() {
     const MANY: usize = 200;
     let identity = Identity::new();
     let server = identity.server(ALPN, TransportConfig::default());

@@ -71,7 +71,7 @@ async fn ask(connection: &Connection, tasks: usize, requests: usize, len: usize)
 }
 
 #[test]
-fn requests_are_answered_wherever_the_two_run() {
+fn workers_and_applications_can_run_on_any_runtime() {
     for runtime in runtimes() {
         for (tasks, workers) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
             // A single worker's socket works with any system's way of sharing a port.
@@ -211,7 +211,7 @@ fn a_cpu_cannot_be_chosen_for_a_task() {
 
 /// Time in which a task does not run is idle time, as it is for a thread.
 #[test]
-fn accounting_knows_the_sleep_of_a_task() {
+fn a_sleeping_worker_task_counts_as_idle() {
     let [.., current] = runtimes();
     current.block_on(async {
         let transport = TransportConfig::default;

@@ -42,8 +42,8 @@ async fn deliver(from: &Connection, to: &Connection) {
 }
 
 #[test]
-fn bundles_do_not_need_the_loopback_device() {
-    let name = "bundles_do_not_need_the_loopback_device";
+fn bundles_are_enabled_before_loopback_is_used() {
+    let name = "bundles_are_enabled_before_loopback_is_used";
     if !namespace::inside(name, "ip link set lo down") {
         return;
     }
@@ -69,7 +69,7 @@ fn sharing(count: usize) -> Vec<UdpSocket> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_works_on_a_socket_that_it_is_given() {
+async fn an_endpoint_works_on_a_provided_socket() {
     let identity = Identity::new();
     let sockets = [(); 2].map(|()| UdpSocket::bind(ANY).unwrap());
     let [address, own] = [&sockets[0], &sockets[1]].map(|one| one.local_addr().unwrap());
@@ -104,7 +104,7 @@ async fn an_endpoint_works_on_a_socket_that_it_is_given() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_worker_gets_a_socket_of_those_that_are_given() {
+async fn each_worker_gets_one_of_the_provided_sockets() {
     const WORKERS: usize = 3;
     let identity = Identity::new();
     let server = server(&identity).sockets(sharing(WORKERS)).bind().unwrap();
@@ -123,7 +123,7 @@ async fn each_worker_gets_a_socket_of_those_that_are_given() {
 }
 
 #[test]
-fn sockets_that_cannot_serve_are_refused() {
+fn unsuitable_sockets_are_rejected() {
     let identity = Identity::new();
     let refused = |builder: Builder| {
         let error = builder.bind().unwrap_err();
@@ -174,7 +174,7 @@ fn options_are_set_before_the_bind() {
 
 /// A copy of the settings can also be bound, to another handle of the same socket.
 #[test]
-fn settings_with_a_socket_are_copied() {
+fn settings_with_a_socket_can_be_cloned() {
     let identity = Identity::new();
     let socket = UdpSocket::bind(ANY).unwrap();
     let address = socket.local_addr().unwrap();

@@ -125,7 +125,7 @@ async fn until(done: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_connection_is_a_span_and_what_it_goes_through_are_events() {
+async fn a_connection_is_a_span_with_events() {
     tracing::subscriber::set_global_default(&COLLECTOR).unwrap();
     let pair = Pair::new().await;
     let client_address = pair.client.local_addr().unwrap();

@@ -55,7 +55,7 @@ fn total(stages: &Stages) -> u64 {
 }
 
 #[tokio::test]
-async fn connections_together_take_at_most_what_their_worker_took() {
+async fn connections_take_at_most_their_workers_time_in_total() {
     // Ten times the bytes are ten times the work, but other load counts too if it interrupts a
     // stage: if so, try again.
     for _ in 0..20 {
@@ -118,7 +118,7 @@ async fn of_connections() -> [u64; 2] {
 }
 
 #[tokio::test]
-async fn a_connection_is_measured_where_its_endpoint_is_not() {
+async fn a_connection_can_be_measured_without_its_endpoint() {
     let (server, client) = endpoints(false);
     let (near, far) = connect(&server, &client).await;
     exchange(&near, 100_000).await;
@@ -153,7 +153,7 @@ async fn a_connection_is_measured_where_its_endpoint_is_not() {
 }
 
 #[tokio::test]
-async fn tasks_of_a_connection_count_as_its_application() {
+async fn tasks_of_a_connection_are_attributed_to_its_application_stage() {
     let (server, client) = endpoints(true);
     let (_near, far) = connect(&server, &client).await;
     far.measure_stages(true);

@@ -31,7 +31,7 @@ async fn echo(connection: Connection) {
 }
 
 #[tokio::test]
-async fn echo_of_a_few_bytes() {
+async fn a_few_bytes_are_echoed() {
     let pair = Pair::new().await;
     tokio::spawn(echo(pair.far.clone()));
     let (mut send, mut recv) = within(pair.near.open_bi()).await.unwrap();
@@ -59,7 +59,7 @@ async fn first_chunk(recv: &mut RecvStream) -> (Bytes, bool) {
 }
 
 #[tokio::test]
-async fn the_end_is_in_the_frame_of_the_last_byte() {
+async fn the_fin_is_sent_with_the_last_byte() {
     let pair = Pair::new().await;
     let expected = (Bytes::from_static(b"all"), true);
     for _ in 0..500 {
@@ -80,7 +80,7 @@ async fn the_end_is_in_the_frame_of_the_last_byte() {
 }
 
 #[tokio::test]
-async fn the_last_data_may_be_long_or_empty() {
+async fn the_last_write_may_be_long_or_empty() {
     let pair = Pair::new().await;
     for len in [0, 10_000_000] {
         let mut send = within(pair.near.open_uni()).await.unwrap();
@@ -113,7 +113,7 @@ async fn the_last_data_may_be_long_or_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_streams_of_ten_megabytes_each_way() {
+async fn ten_streams_transfer_ten_megabytes_each_way() {
     const LEN: usize = 10_000_000;
     let pair = Pair::new().await;
     tokio::spawn(echo(pair.far.clone()));
@@ -225,7 +225,7 @@ async fn the_last_writes_arrive_after_a_finished_stream_was_dropped() {
 
 /// Unread data on later streams does not block the rest of the first one.
 #[tokio::test]
-async fn streams_may_be_read_one_after_the_other() {
+async fn streams_can_be_read_one_after_the_other() {
     let pair = Pair::new().await;
     let data = pattern(500_000, 5);
     let mut sends = Vec::new();
@@ -244,7 +244,7 @@ async fn streams_may_be_read_one_after_the_other() {
 
 /// A reader that asks again gets no clean end.
 #[tokio::test]
-async fn a_stream_that_was_cut_off_never_looks_whole() {
+async fn a_truncated_stream_never_looks_complete() {
     let pair = Pair::new().await;
     let mut send = within(pair.near.open_uni()).await.unwrap();
     within(send.write_all(b"half")).await.unwrap();
@@ -330,7 +330,7 @@ async fn reset_and_stop_reach_the_other_side_with_their_codes() {
 }
 
 #[tokio::test]
-async fn limits_of_reading_are_told() {
+async fn read_limits_are_reported() {
     let pair = Pair::new().await;
     let mut send = within(pair.near.open_uni()).await.unwrap();
     within(send.write_all(b"12345")).await.unwrap();
@@ -399,7 +399,7 @@ async fn tasks_on_the_worker_serve_requests() {
 }
 
 #[tokio::test]
-async fn without_offloads_all_is_the_same() {
+async fn transfers_work_without_offloads() {
     let config = TransportConfig::default;
     let pair = Pair::with(config(), config(), |builder| builder.gso(false).gro(false)).await;
     assert_eq!(pair.client.limits().gso_segments, 1);
@@ -424,7 +424,7 @@ async fn without_offloads_all_is_the_same() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn offload_that_fails_in_the_field_heals_without_a_loss() {
+async fn a_failing_gso_offload_is_disabled_without_loss() {
     // On a busy machine the error may hit a late acknowledgement instead: if so, try again.
     for _ in 0..10 {
         let Some((udp, lost)) = with_offload_that_fails().await else {
@@ -477,7 +477,7 @@ async fn with_offload_that_fails() -> Option<(squall::SocketStats, u64)> {
 
 /// The traits of runtimes other than tokio (futures-io) work the same way.
 #[tokio::test]
-async fn streams_speak_the_traits_of_other_runtimes() {
+async fn streams_implement_the_traits_of_other_runtimes() {
     use futures_io::{AsyncRead, AsyncWrite};
     use std::future::poll_fn;
     use std::pin::Pin;
@@ -520,7 +520,7 @@ async fn streams_speak_the_traits_of_other_runtimes() {
 
 /// The outcome can be awaited during writes, by several tasks, and after the stream is dropped.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outcome_has_many_who_wait_for_it() {
+async fn several_tasks_can_await_a_streams_outcome() {
     let pair = Pair::new().await;
     let mut send = pair.near.open_uni().await.unwrap();
     let waiting = [send.stopped(), send.stopped()].map(tokio::spawn);
@@ -598,7 +598,7 @@ impl Future for Echo {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_are_polled_by_hand() {
+async fn streams_can_be_polled_by_hand() {
     let pair = Pair::new().await;
     let far = pair.far.clone();
     let echo = tokio::spawn(async move {
@@ -631,7 +631,7 @@ async fn streams_are_polled_by_hand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn resets_are_waited_for_beside_unread_data() {
+async fn a_reset_can_be_awaited_while_data_is_unread() {
     let pair = Pair::new().await;
     let mut senders = Vec::new();
     let mut receivers = Vec::new();

@@ -245,7 +245,7 @@ async fn no_connection_is_lost_and_new_ones_reach_the_successor() {
 
 /// Datagrams for the successor do not wake the predecessor.
 #[tokio::test]
-async fn the_predecessor_sleeps() {
+async fn datagrams_of_the_successor_do_not_wake_the_predecessor() {
     let world = World::new("sleep");
     let first = world.server().bind().unwrap();
     let address = first.local_addr().unwrap();
@@ -323,7 +323,7 @@ async fn a_successor_that_fails_changes_nothing() {
 /// It fails after the predecessor stopped reading. The next one finds the predecessor, however soon
 /// it asks: if it found no process, it would try to bind a port that is in use.
 #[tokio::test]
-async fn a_successor_that_fails_late_leaves_the_path_to_the_next() {
+async fn a_successor_that_fails_late_leaves_the_path_usable() {
     let world = World::new("late");
     let first = world.server().bind().unwrap();
     let address = first.local_addr().unwrap();
@@ -349,7 +349,7 @@ async fn a_successor_that_fails_late_leaves_the_path_to_the_next() {
 
 /// At whatever moment the predecessor gives up, one of the two has the port.
 #[tokio::test]
-async fn a_handover_that_is_cancelled_leaves_one_owner() {
+async fn a_cancelled_handover_leaves_exactly_one_owner() {
     let world = World::new("cancelled");
     let mut current = world.server().workers(2).bind().unwrap();
     let address = current.local_addr().unwrap();
@@ -394,7 +394,7 @@ async fn a_handover_that_is_cancelled_leaves_one_owner() {
 }
 
 #[tokio::test]
-async fn a_predecessor_whose_successor_ends_reads_again() {
+async fn a_predecessor_resumes_reading_if_its_successor_ends() {
     let world = World::new("again");
     let first = world.server().workers(2).bind().unwrap();
     let address = first.local_addr().unwrap();
@@ -436,7 +436,7 @@ async fn a_predecessor_whose_successor_ends_reads_again() {
 }
 
 #[tokio::test]
-async fn peers_of_a_predecessor_that_was_killed_learn_of_it() {
+async fn peers_of_a_killed_predecessor_are_reset() {
     let world = World::new("killed");
     let runtime = runtime();
     let first = world.server().on_runtime(runtime.handle().clone());
@@ -500,7 +500,7 @@ async fn a_worker_of_the_successor_is_restarted_with_its_socket() {
 }
 
 #[tokio::test]
-async fn descriptors_go_along() {
+async fn further_descriptors_are_handed_over() {
     let world = World::new("descriptors");
     let first = world.server().bind().unwrap();
     let tcp = TcpListener::bind(ANY).unwrap();
@@ -519,7 +519,7 @@ async fn descriptors_go_along() {
 }
 
 #[tokio::test]
-async fn who_may_listen_at_the_path() {
+async fn only_one_process_listens_at_the_path() {
     let world = World::new("path");
     let hand_over = |endpoint: &Endpoint, path: &Path| {
         let (endpoint, path) = (endpoint.clone(), path.to_owned());
@@ -581,7 +581,7 @@ async fn who_may_listen_at_the_path() {
 
 /// systemd removes a unit's folder in `/run` when the unit stops, though another unit uses it.
 #[tokio::test]
-async fn a_file_that_was_removed_is_made_again() {
+async fn a_removed_socket_file_is_recreated() {
     let world = World::new("removed");
     let endpoint = world.server().bind().unwrap();
     let waiting = world.place.wait_at(&endpoint).await;
@@ -626,7 +626,7 @@ async fn closing_the_endpoint_ends_the_wait() {
 
 /// Starts itself as another user, which requires root.
 #[tokio::test]
-async fn another_user_gets_nothing() {
+async fn another_user_cannot_take_over() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     use std::os::unix::process::CommandExt as _;
     const PATH: &str = "SQUALL_TEST_TAKEOVER_PATH";
@@ -651,7 +651,7 @@ async fn another_user_gets_nothing() {
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut other = std::process::Command::new(&program);
     other
-        .args(["--exact", "another_user_gets_nothing"])
+        .args(["--exact", "another_user_cannot_take_over"])
         .env(PATH, &world.place.path)
         .uid(NOBODY)
         .gid(NOBODY)

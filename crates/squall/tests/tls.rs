@@ -117,7 +117,7 @@ async fn connect(
 }
 
 #[tokio::test]
-async fn files_of_an_authority_connect_with_and_without_client_certificates() {
+async fn pem_files_of_an_authority_work_with_and_without_client_certificates() {
     let folder = Folder::new("authority");
     let (authority, other) = (Authority::new(), Authority::new());
     let roots = folder.write("ca.pem", &authority.pem);
@@ -200,7 +200,7 @@ impl rustls::server::ResolvesServerCert for Nobody {
 }
 
 #[tokio::test]
-async fn a_failed_handshake_says_what_to_look_for() {
+async fn a_failed_handshake_names_the_likely_cause() {
     let identity = Identity::self_signed(["localhost"]).unwrap();
     let roots = || identity.roots().unwrap();
     let server = || tls::server(identity.clone(), PROTOCOLS).unwrap();
@@ -246,7 +246,7 @@ fn line<T>(result: Result<T, Error>, path: &Path) -> String {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_one_line() {
+fn a_problem_with_a_file_is_reported_in_one_line() {
     let folder = Folder::new("errors");
     let authority = Authority::new();
     let (certificate, key_text) = authority.signs("localhost");
@@ -318,7 +318,7 @@ fn what_is_wrong_with_a_file_is_one_line() {
 }
 
 #[test]
-fn damage_in_a_file_is_one_line() {
+fn damage_in_a_file_is_reported_in_one_line() {
     let folder = Folder::new("damage");
     let (certificate, key_text) = Authority::new().signs("localhost");
     let good = folder.write("good.pem", &certificate);
@@ -352,7 +352,7 @@ fn damage_in_a_file_is_one_line() {
 }
 
 #[test]
-fn der_that_does_not_fit_is_refused_too() {
+fn mismatched_der_is_rejected_too() {
     let (one, other) = (common::Identity::new(), common::Identity::new());
     let (chain, key) = one.chain_and_key();
     Identity::new(chain.clone(), key).unwrap();

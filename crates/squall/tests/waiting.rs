@@ -110,7 +110,7 @@ async fn an_adaptor_keeps_futures_between_its_calls() {
 }
 
 #[tokio::test]
-async fn a_future_that_waits_keeps_its_connection_open() {
+async fn a_waiting_future_keeps_its_connection_open() {
     let Pair {
         near,
         far,
@@ -148,7 +148,7 @@ async fn a_future_that_waits_keeps_its_connection_open() {
 }
 
 #[tokio::test]
-async fn watching_for_the_end_does_not_put_it_off() {
+async fn awaiting_the_end_does_not_keep_a_connection_open() {
     let Pair {
         near,
         far,
@@ -171,7 +171,7 @@ async fn watching_for_the_end_does_not_put_it_off() {
 }
 
 #[tokio::test]
-async fn an_accept_that_waits_counts_as_a_handle_of_its_endpoint() {
+async fn a_waiting_accept_counts_as_a_handle_of_its_endpoint() {
     let identity = common::Identity::new();
     let config = TransportConfig::default;
     let server = identity.server(common::ALPN, config());
@@ -192,7 +192,7 @@ async fn an_accept_that_waits_counts_as_a_handle_of_its_endpoint() {
 }
 
 #[tokio::test]
-async fn a_future_that_is_over_is_never_ready_again() {
+async fn a_completed_future_is_never_ready_again() {
     let pair = Pair::new().await;
     let mut cx = Context::from_waker(Waker::noop());
     let mut opening = pair.near.open_uni();

@@ -76,7 +76,7 @@ async fn ask(connection: &Connection, len: usize, seed: u64) {
 
 /// One task per connection, as in most programs, does not disturb the connections' turns.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clients_connections_are_shared_by_its_workers() {
+async fn a_clients_connections_are_distributed_over_its_workers() {
     let identity = Identity::new();
     let server = echo_server(&identity, |builder| builder);
     let client = Builder::new(ANY)
@@ -98,7 +98,7 @@ async fn a_clients_connections_are_shared_by_its_workers() {
 
 /// What the issue asks for: a thousand connections, all served, 400 to 600 on each worker.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_connections_are_shared_by_two_workers() {
+async fn a_thousand_connections_are_distributed_over_two_workers() {
     let identity = Identity::new();
     let server = echo_server(&identity, |builder| builder);
     let client = client(&identity);
@@ -233,7 +233,7 @@ fn pass(from: &Socket, to: &Socket, remote: std::net::SocketAddr) -> Option<std:
 
 /// Bundles that hold datagrams of both workers' connections.
 #[tokio::test(flavor = "multi_thread")]
-async fn bundles_of_many_connections_are_taken_apart() {
+async fn bundles_of_many_connections_are_split_by_worker() {
     let identity = Identity::new();
     let server = echo_server(&identity, |builder| builder);
     let client = client(&identity);
@@ -260,7 +260,7 @@ async fn bundles_of_many_connections_are_taken_apart() {
 
 /// Address-validation tokens and session tickets are valid at every worker.
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_and_tickets_are_good_at_the_other_worker() {
+async fn tokens_and_tickets_are_valid_at_every_worker() {
     let identity = Identity::new();
     let config = identity.server(ALPN, TransportConfig::default());
     let builder = Builder::new(ANY).server(config).workers(WORKERS);
@@ -442,7 +442,7 @@ async fn connections_to_one_peer_share_messages_but_not_across_its_workers() {
 }
 
 #[tokio::test]
-async fn acknowledgements_of_many_connections_have_one_length() {
+async fn acknowledgements_of_concurrent_connections_have_one_length() {
     const CONNECTIONS: usize = 32;
     /// A header of 11 bytes, 22 of ACK, and the tag.
     const LENGTH: u64 = 49;

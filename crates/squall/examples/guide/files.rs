@@ -92,7 +92,7 @@ mod tests {
     use super::authority::Folder;
 
     #[tokio::test]
-    async fn a_file_comes_whole_and_others_not_at_all() {
+    async fn only_files_in_the_folder_are_served() {
         let folder = Folder::new("guide-files", &["server"]);
         let path = &folder.path;
         let contents: Vec<u8> = (0..1_000_000_u32).map(|i| (i % 251) as u8).collect();

@@ -85,7 +85,7 @@ mod tests {
     use super::authority::Folder;
 
     #[tokio::test]
-    async fn a_client_is_known_by_its_certificate() {
+    async fn a_client_is_identified_by_its_certificate() {
         let folder = Folder::new("guide-mutual", &["server", "alice"]);
         assert_eq!(super::run(&folder.path).await.unwrap(), "Hello, alice!");
         // A certificate of an authority that the server does not know.

@@ -120,7 +120,7 @@ mod tests {
 
     /// A link that is always full leaves time for its worker, which is another task of the thread.
     #[tokio::test]
-    async fn others_run_while_much_arrives() {
+    async fn a_busy_link_lets_other_tasks_run() {
         let (to, from) = Link::pair().unwrap();
         let path = Path {
             remote: "192.0.2.1:443".parse().unwrap(),

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn greetings_of_other_versions_are_refused() {
+    fn greetings_of_other_versions_are_rejected() {
         for token_key in [None, Some([3; 32])] {
             let greeting = Greeting {
                 workers: 4,

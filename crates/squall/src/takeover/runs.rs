@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_was_cut_gives_what_is_whole() {
+    fn a_truncated_message_yields_its_complete_runs() {
         let mut runs = Runs::default();
         for remote in ["192.0.2.1:443", "[2001:db8::1]:1"] {
             assert!(runs.push(&run(remote, None, &mut [3; 100])));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_bundle_fits_an_empty_message_and_no_other() {
+    fn the_largest_bundle_fits_only_an_empty_message() {
         let mut runs = Runs::default();
         let ip = "2001:db8::9";
         let mut largest = vec![3; usize::from(u16::MAX)];

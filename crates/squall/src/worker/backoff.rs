@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_become_rare_and_end_after_ten_minutes() {
+    fn retries_back_off_and_end_after_ten_minutes() {
         let start = Time::ZERO + Duration::from_secs(5);
         let (mut backoff, mut now, mut attempts) = (ReceiveBackoff::default(), start, 0);
         let mut delays = Vec::new();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn one_success_begins_anew() {
+    fn a_success_resets_the_backoff() {
         let mut backoff = ReceiveBackoff::default();
         let mut now = Time::ZERO;
         for _ in 0..550 {

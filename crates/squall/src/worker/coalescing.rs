@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nap_is_a_part_of_the_rtt_or_what_fills_the_buffer() {
+    fn a_nap_is_bounded_by_the_rtt_and_the_buffer() {
         // 5 Gbit/s: 512 KiB take 843 µs; a round trip of 4 ms allows 500.
         assert_eq!(Test::new().bulk(micros(104), RTT).as_micros(), 841);
         assert_eq!(Test::new().bulk(micros(104), micros(4000)), micros(500));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nap_may_take_until_the_sender_wants_an_acknowledgement() {
+    fn a_nap_may_last_until_the_sender_expects_an_acknowledgement() {
         // On a round trip of 1.5 ms no nap is short enough, ...
         let rtt = micros(1500);
         assert_eq!(Test::new().bulk(micros(518), rtt), Duration::ZERO);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_patience_of_a_turn_counts() {
+    fn the_least_patient_sender_of_a_turn_decides() {
         let mut test = Test::new();
         let patient = Patience {
             ack_bytes: 1 << 30,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn naps_that_gain_nothing_are_not_taken() {
+    fn naps_that_would_gain_nothing_are_skipped() {
         // A bundle every 1.1 ms: two of them take more than the longest nap.
         assert_eq!(Test::new().bulk(micros(1100), RTT), Duration::ZERO);
         assert!(Test::new().bulk(micros(1000), RTT) > Duration::ZERO);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn naps_go_on_while_they_collect_and_end_with_the_data() {
+    fn naps_continue_while_data_arrives_and_end_with_it() {
         let mut test = Test::new();
         let nap = test.bulk(micros(518), RTT);
         // The next turn begins after the nap, with the data that came meanwhile.
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_in_between_does_not_cost_the_rest_of_a_nap() {
+    fn a_nap_resumes_after_an_intermediate_turn() {
         let mut test = Test::new();
         let nap = test.bulk(micros(518), RTT);
         assert_eq!(test.turn(micros(300), 0, RTT), nap - micros(300));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_end_of_a_burst_is_bulk_data() {
+    fn the_short_last_bundle_of_a_burst_counts_as_bulk_data() {
         let mut test = Test::new();
         test.bulk(micros(518), RTT);
         for _ in 0..100 {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn naps_end_where_anything_else_is_not_rare() {
+    fn naps_stop_unless_other_traffic_is_rare() {
         let other: [fn(&mut Coalescing); 4] = [
             Coalescing::on_other,
             // An acknowledgement, a request of one datagram, and small datagrams in a bundle.
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_round_trip_of_a_turn_counts() {
+    fn the_shortest_round_trip_of_a_turn_decides() {
         let mut test = Test::new();
         test.bulk(micros(518), RTT);
         test.coalescing.on_run(BUNDLE, SEGMENT, of_rtt(micros(400)));

@@ -435,7 +435,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_deadline_that_has_passed_sets_no_timer() {
+    async fn a_past_deadline_sets_no_timer() {
         let shared = Arc::new(Shared::for_tests());
         let mut alarm = Alarm::new(&shared);
         let now = shared.clock.now();

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_holds_as_much_as_is_allowed_besides_its_first_datagram() {
+    fn an_attempt_buffers_up_to_its_limit_beyond_the_first_datagram() {
         let mut held = Held::new(100_000, 5_000);
         assert_eq!(begin(&mut held, 1, 3), 3600);
         // 2,400 are taken.
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_share_what_is_allowed_in_all() {
+    fn attempts_share_the_total_limit() {
         let mut held = Held::new(6_000, 4_000);
         assert_eq!(begin(&mut held, 1, 4), 4800);
         assert_eq!(begin(&mut held, 2, 4), 1200 + 2400);

@@ -560,7 +560,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_ends_in_the_middle_of_a_turn_wakes_the_tasks_of_other_runtimes_too() {
+    fn a_worker_that_ends_in_mid_turn_also_wakes_tasks_of_other_runtimes() {
         struct Task;
 
         impl std::task::Wake for Task {
@@ -582,7 +582,7 @@ mod tests {
 
     #[cfg(feature = "self-signed")]
     #[test]
-    fn a_connection_that_drains_leaves_its_ids_alone() {
+    fn a_draining_connection_keeps_its_ids() {
         let identity = crate::tls::Identity::self_signed(["localhost"]).unwrap();
         let client = crate::tls::client(identity.roots().unwrap(), &[]).unwrap();
         let server = crate::tls::server(identity, &[]).unwrap();
@@ -628,7 +628,7 @@ mod tests {
 
     #[cfg(feature = "self-signed")]
     #[test]
-    fn a_client_begins_fewer_connections_while_answers_wait() {
+    fn a_client_starts_fewer_connections_while_answers_are_unread() {
         let identity = crate::tls::Identity::self_signed(["localhost"]).unwrap();
         let client = crate::tls::client(identity.roots().unwrap(), &[]).unwrap();
         let (mut worker, mut stages) = (Worker::for_tests(), Stages::off());
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_socket_is_tried_again_in_every_turn() {
+    fn a_full_socket_is_retried_in_every_turn() {
         let (mut worker, mut stages) = (Worker::for_tests(), Stages::off());
         let remote = worker.socket.local_addr().unwrap();
         let path = Path {

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn every_connection_has_its_turn() {
+    fn every_connection_moves_in_its_turn() {
         let (mut moving, mut now) = (Moving::default(), Time::ZERO);
         assert_eq!(moving.due(), None);
         assert!(step(&mut moving, now, 100).is_empty());
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_that_are_replaced_again_and_again_put_nobody_off() {
+    fn repeated_rebinds_do_not_starve_any_connection() {
         let (mut moving, mut now) = (Moving::default(), Time::ZERO);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..10 {

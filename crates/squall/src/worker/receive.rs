@@ -361,7 +361,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn ten_minutes_without_receiving_end_a_worker() {
+    fn ten_minutes_of_failing_receives_end_a_worker() {
         const ENOKEY: i32 = 126;
         let mut worker = Worker::for_tests();
         let (mut recv, mut stages) = (RecvBatch::new(1, 2048), Stages::off());
@@ -394,7 +394,7 @@ mod tests {
 
     #[cfg(all(feature = "self-signed", target_os = "linux"))]
     #[test]
-    fn a_receive_call_brings_no_more_runs_than_the_cache_holds() {
+    fn a_receive_call_returns_no_more_runs_than_the_cache_holds() {
         const SIZE: usize = 40;
         const DATAGRAMS: usize = 40;
         let (mut worker, mut stages) = (Worker::for_tests(), Stages::off());
@@ -473,7 +473,7 @@ mod tests {
 
     #[cfg(feature = "self-signed")]
     #[test]
-    fn a_connection_that_was_closed_leaves_its_last_datagram() {
+    fn a_closed_connection_leaves_its_last_datagram_for_late_packets() {
         let identity = crate::tls::Identity::self_signed(["localhost"]).unwrap();
         let client = crate::tls::client(identity.roots().unwrap(), &[]).unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_rings_behind_the_tasks_that_are_ready() {
+    fn the_bell_rings_after_the_ready_tasks() {
         let runtime = runtime();
         let bell = Arc::new(Count::default());
         let rung = Arc::clone(&bell);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_behind_the_tasks_that_are_ready_before_it_wakes_others_too() {
+    fn the_relay_yields_to_ready_tasks_before_it_wakes_others() {
         /// Notes whether the task spawned after it ran before it is woken.
         struct Woken(Arc<AtomicUsize>, AtomicUsize);
 
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_shuts_down_forgets_nobody() {
+    fn a_runtime_that_shuts_down_still_wakes_every_task() {
         let relay = Arc::new(relay());
         let mut task = Task::new(Arc::clone(&relay));
         let (bell, woken) = (Arc::new(Count::default()), Arc::new(Count::default()));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_ring_by_themselves_after_a_long_wait() {
+    fn callers_ring_the_bell_themselves_after_a_long_wait() {
         let relay = relay();
         let bell = || Arc::new(Count::default());
         assert!(relay.push(bell()).is_ok_and(|taken| taken));

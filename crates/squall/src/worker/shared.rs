@@ -751,7 +751,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_that_writes_ends_a_nap() {
+    fn a_write_of_the_application_ends_a_nap() {
         let shared = Arc::new(Shared::for_tests());
         let worker = napping(&shared);
         while !is_napping(&shared) {

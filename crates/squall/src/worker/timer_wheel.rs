@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_moves_later_costs_nothing_and_fires_later() {
+    fn a_postponed_deadline_costs_nothing_and_fires_later() {
         let mut wheel = TimerWheel::new(ms(0));
         assert!(wheel.set(0, Some(ms(10))));
         assert!(!wheel.set(0, Some(ms(500))));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_moves_earlier_fires_earlier() {
+    fn an_advanced_deadline_fires_earlier() {
         let mut wheel = TimerWheel::new(ms(0));
         wheel.set(0, Some(ms(5000)));
         assert!(wheel.set(0, Some(ms(7))));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_deadline_is_gone() {
+    fn a_cleared_deadline_does_not_fire() {
         let mut wheel = TimerWheel::new(ms(0));
         wheel.set(0, Some(ms(5)));
         wheel.set(1, Some(ms(5)));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_beyond_the_horizon_still_come() {
+    fn deadlines_beyond_the_horizon_fire() {
         let start = (HORIZON + 1) * 3 / 2;
         let mut wheel = TimerWheel::new(ms(start));
         let far = start + HORIZON * 2;

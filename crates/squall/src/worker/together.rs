@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_of_several_connections_in_the_period_before() {
+    fn the_rate_is_that_of_several_connections_in_the_previous_period() {
         let mut together = Together::default();
         let remote: SocketAddr = "192.0.2.1:4433".parse().expect("an address");
         for connection in [1, 2, 1] {

@@ -116,7 +116,7 @@ mod tests {
 
     // test: RFC 9000 §8.1.4
     #[test]
-    fn of_a_million_tokens_a_day_fewer_than_1_in_1000_seem_spent_in_4_mb() {
+    fn a_million_tokens_a_day_take_4_mb_at_fewer_than_1_false_positive_in_1000() {
         let mut filter = SharedTokenFilter::new(DAY);
         assert_eq!(filter.allocated(), 0);
         filter.spend(&[1; 16], ISSUED);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn of_workers_that_spend_a_token_at_once_one_succeeds() {
+    fn only_one_of_several_workers_spends_a_token() {
         let filter = SharedTokenFilter::new(DAY);
         let spent = AtomicUsize::new(0);
         std::thread::scope(|scope| {

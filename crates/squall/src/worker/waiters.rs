@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_as_long_as_those_who_wait() {
+    fn a_queue_of_waiters_does_not_grow_with_cancelled_ones() {
         let mut line = Waiters::default();
         for _ in 0..10_000 {
             let mut ticket = Ticket::default();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_from_before_a_wake_up_removes_nobody_else() {
+    fn a_stale_ticket_removes_no_other_waiter() {
         let mut line = Waiters::default();
         let (mut old, mut new) = (Ticket::default(), Ticket::default());
         assert!(line.register(&mut old, Waker::noop()).is_none());
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_gives_its_memory_back() {
+    fn a_long_queue_of_waiters_frees_its_memory() {
         let mut line = Waiters::default();
         let mut tickets: Vec<Ticket> = (0..1000).map(|_| Ticket::default()).collect();
         for ticket in &mut tickets {

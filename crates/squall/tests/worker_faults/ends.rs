@@ -58,7 +58,7 @@ async fn are_steered(server: &Endpoint, connections: &[(Connection, Connection)]
 // test: SECURITY.md row 50: the other workers continue, the application is informed, and the
 // worker can be restarted
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_outlives_a_worker_and_gets_it_back() {
+async fn an_endpoint_outlives_a_worker_and_can_restart_it() {
     const WORKERS: usize = 3;
     let identity = Identity::new();
     // Single datagrams: the kernel steers a bundle by its first one, whatever else it holds.
@@ -179,7 +179,7 @@ async fn attempts_are_handled_on_their_worker_also_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_of_one_worker_says_so_and_starts_anew_on_its_port() {
+async fn an_endpoint_reports_the_end_of_its_only_worker_and_restarts_on_its_port() {
     let identity = Identity::new();
     let (server, client, other) = (server(&identity, 1), client(&identity), client(&identity));
     let address = server.local_addr().unwrap();
@@ -283,7 +283,7 @@ impl TokenStore for BadStore {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_of_a_client_s_callbacks_costs_no_other_connection() {
+async fn a_panic_in_a_clients_callback_affects_no_other_connection() {
     let identity = Identity::new();
     let (server, _) = with_resolver(&identity, 1);
     let address = server.local_addr().unwrap();
@@ -314,7 +314,7 @@ impl Wake for Wakes {
 
 // test: SECURITY.md row 50: a panic on a worker's thread ends one worker, and is reported
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_in_a_callback_is_the_end_of_a_worker_and_not_of_the_endpoint() {
+async fn a_panic_in_a_callback_ends_a_worker_but_not_the_endpoint() {
     const WORKERS: usize = 2;
     let identity = Identity::new();
     let (server, _) = with_resolver(&identity, WORKERS);

@@ -18,7 +18,7 @@ const ENOKEY: i32 = 126;
 
 // test: SECURITY.md row 50: an error that no list knows costs one datagram
 #[tokio::test(flavor = "multi_thread")]
-async fn no_errno_of_a_send_ends_a_worker_while_there_is_a_socket() {
+async fn no_send_errno_ends_a_worker_while_its_socket_exists() {
     let pair = Pair::new().await;
     // 133 is the last error number of Linux; EINTR and EAGAIN concern the call, not the datagram.
     let odd = (1..=133).filter(|errno| ![4, EAGAIN, EBADF, 14, 88].contains(errno));
@@ -84,7 +84,7 @@ async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
 // test: SECURITY.md row 50: a hook or a route that answers EAGAIN does not hold up everything
 // behind its datagram
 #[tokio::test(flavor = "multi_thread")]
-async fn a_datagram_that_would_block_for_ever_is_given_up() {
+async fn a_datagram_that_always_blocks_is_dropped() {
     let pair = Pair::new().await;
     deliver(&pair.far, &pair.near).await;
     let before = pair.server.stats();
@@ -166,7 +166,7 @@ impl tracing::Subscriber for &'static Warnings {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_sends_are_warned_about_once_a_minute() {
+async fn refused_sends_are_logged_once_a_minute() {
     Warnings::keep();
     let pair = Pair::new().await;
     let local = format!("local={} ", pair.server.local_addr().unwrap());
@@ -343,8 +343,8 @@ fn flood(server: &Endpoint, stop: &AtomicBool) {
 
 // test: SECURITY.md row 50: a socket that was full is tried again, however much there is to receive
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_does_not_keep_a_full_socket_from_being_tried_again() {
-    let name = "refusals::a_flood_does_not_keep_a_full_socket_from_being_tried_again";
+async fn a_flood_does_not_delay_retrying_a_full_socket() {
+    let name = "refusals::a_flood_does_not_delay_retrying_a_full_socket";
     if !namespace::inside(name, SHAPED) {
         return;
     }
@@ -379,8 +379,8 @@ async fn a_flood_does_not_keep_a_full_socket_from_being_tried_again() {
 
 // test: SECURITY.md row 50: routes that refuse, of the kernel's own making
 #[tokio::test(flavor = "multi_thread")]
-async fn routes_that_refuse_cost_only_their_own_datagrams() {
-    let name = "refusals::routes_that_refuse_cost_only_their_own_datagrams";
+async fn a_refusing_route_costs_only_its_own_datagrams() {
+    let name = "refusals::a_refusing_route_costs_only_its_own_datagrams";
     let setup = "
         ip route add blackhole 10.2.0.0/16
         ip route add prohibit 10.3.0.0/16
@@ -418,8 +418,8 @@ async fn routes_that_refuse_cost_only_their_own_datagrams() {
 /// As with TCP, a client without a route to the server need not wait for a timeout. A connection
 /// that exists waits: the route may come back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_without_a_route_is_told_at_once() {
-    let name = "refusals::a_client_without_a_route_is_told_at_once";
+async fn a_client_without_a_route_fails_at_once() {
+    let name = "refusals::a_client_without_a_route_fails_at_once";
     let setup = "
         ip link add near type veth peer name far
         ip addr add 192.0.2.5/24 dev near
