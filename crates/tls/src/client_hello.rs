@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_parameters_once_the_message_is_whole() {
+    fn the_parameters_are_found_once_the_message_is_complete() {
         let message = hello(&[0, 43, 0, 3, 2, 3, 4, 0, 0x39, 0, 2, 5, 6, 0, 1, 0, 0]);
         for len in 0..message.len() {
             assert_eq!(ClientHello::peek(&message[..len]), ClientHello::Incomplete);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_has_none() {
+    fn a_malformed_client_hello_has_no_parameters() {
         let none = ClientHello::Complete(None);
         assert_eq!(ClientHello::peek(&[2, 0, 0, 9]), none);
         assert_eq!(ClientHello::peek(&hello(&[0, 43, 0, 3, 2])), none);

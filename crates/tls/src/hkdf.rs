@@ -88,7 +88,7 @@ mod tests {
 
     // test: RFC 5869 §A.1 to §A.3: with info, of more than a block, and with neither salt nor info.
     #[test]
-    fn vectors_of_rfc_5869() {
+    fn the_vectors_of_rfc_5869_are_reproduced() {
         let range = |from: u8, to: u8| (from..=to).collect::<Vec<u8>>();
         let cases = [
             (
@@ -124,7 +124,7 @@ mod tests {
 
     // test: every entry point gives the same result as aws-lc-rs.
     #[test]
-    fn equals_the_provider_below() {
+    fn hkdf_agrees_with_the_provider() {
         let theirs = [TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384];
         for (ours, theirs) in [HKDF_SHA256, HKDF_SHA384].into_iter().zip(theirs) {
             let theirs = theirs.tls13().unwrap().hkdf_provider;

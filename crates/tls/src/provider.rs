@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_of_groups_and_suites_is_stated() {
+    fn groups_and_suites_have_the_documented_order() {
         let groups: Vec<NamedGroup> = provider().kx_groups.iter().map(|kx| kx.name()).collect();
         let hybrid: &[NamedGroup] = if cfg!(feature = "aws-lc-rs") {
             &[NamedGroup::X25519MLKEM768]

@@ -182,7 +182,7 @@ mod tests {
 
     // test: RFC 9001 §A.1, RFC 9369 §A.1
     #[test]
-    fn initial_keys_of_both_versions() {
+    fn initial_keys_match_the_rfcs_in_both_versions() {
         let v1 = "c00cf151ca5be075ed0ebfb5c80323c42d6b7db67881289af4008f1f6c357aea";
         let v2 = "14ec9d6eb9fd7af83bf5a668bc17a7e283766aade7ecd0891f70f9ff7f4bf47b";
         for (version, secret, [key, iv, hp]) in [
@@ -214,7 +214,7 @@ mod tests {
 
     // test: RFC 9001 §A.5, RFC 9369 §A.5: ChaCha20-Poly1305, with the secret of the next phase.
     #[test]
-    fn keys_and_the_next_secret_of_chacha20() {
+    fn chacha20_keys_and_the_next_secret_match_the_rfcs() {
         let secret = hex("9ac312a7f877468ebe69422748ad00a15443f18203a07d6060f688f30f21632b");
         for (version, [key, iv, hp, ku]) in [
             (

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_taken_once_and_the_next_log_gets_what_it_wants() {
+    fn a_secret_is_taken_once_and_forwarded_to_the_next_key_log() {
         let next = Arc::new(Recorder::default());
         let tap = Tap::new(Arc::<Recorder>::clone(&next));
         for (label, secret) in [(LABELS[0], 1), (LABELS[1], 2), (LABELS[5], 3), ("OTHER", 4)] {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_longer_than_any_hash_is_left() {
+    fn a_secret_longer_than_any_hash_is_ignored() {
         let tap = Tap::new(Arc::new(rustls::NoKeyLog));
         tap.log(LABELS[0], &[0; 32], &[1; OkmBlock::MAX_LEN + 1]);
         assert!(tap.take(SecretKind::ClientEarly).is_none());

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_limits_find_nothing_and_a_ticket_is_taken_once() {
+    fn a_ticket_is_bound_to_its_limits_and_taken_once() {
         let inner: Arc<dyn StoresServerSessions> = ServerSessionMemoryCache::new(8);
         let bound = |limits: &[u8]| Bound {
             inner: Arc::clone(&inner),

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrapped_provider_serves_tls_1_2_as_before() {
+    fn a_wrapped_provider_still_serves_tls_1_2() {
         let old_suites = |provider: &CryptoProvider| -> Vec<CipherSuite> {
             let suites = provider.cipher_suites.iter();
             let old = suites.filter(|suite| suite.tls13().is_none());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_without_quic_gets_all_its_suites() {
+    fn wrapping_a_provider_without_quic_keeps_all_its_suites() {
         let mut base = aws_lc_rs::default_provider();
         for suite in &mut base.cipher_suites {
             if let Some(with) = suite.tls13() {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_a_wrapped_suite_protect_nothing() {
+    fn the_keys_of_a_wrapped_suite_refuse_to_protect_packets() {
         for suite in wrap(aws_lc_rs::default_provider()).cipher_suites {
             let Some(quic) = suite.tls13().and_then(Tls13CipherSuite::quic_suite) else {
                 continue;

@@ -374,7 +374,7 @@ fn versions_do_not_share_keys() {
 
 // test: RFC 9001 §8.1 — no common application protocol is no_application_protocol (120).
 #[test]
-fn no_common_alpn_gives_the_alert() {
+fn a_missing_common_alpn_raises_the_alert() {
     let pki = pki();
     let provider = squall_tls::provider();
     let (mut client, mut server) = connect(
@@ -389,7 +389,7 @@ fn no_common_alpn_gives_the_alert() {
 // test: RFC 9001 §4.8 — a certificate of another authority is unknown_ca (48); if that authority
 // has the right name, only its signature fails: decrypt_error (51).
 #[test]
-fn a_wrong_authority_gives_the_alert() {
+fn a_wrong_authority_raises_the_alert() {
     for (trusted, code) in [("Another authority", 48), ("Test authority", 51)] {
         let provider = squall_tls::provider();
         let (mut client, mut server) = connect(
@@ -408,7 +408,7 @@ fn a_wrong_authority_gives_the_alert() {
 
 // test: RFC 9001 §4.8 — what is no handshake message ends in an alert, not in a panic.
 #[test]
-fn garbage_gives_an_alert() {
+fn garbage_raises_an_alert() {
     let pki = pki();
     let config = server_config(&pki, squall_tls::provider(), &[]);
     let mut server = Session::server(&config, VERSION_1, VERSION_1, Vec::new(), &[]).unwrap();
@@ -432,7 +432,7 @@ fn renamed(of: &Tls13CipherSuite, name: CipherSuite, quic: bool) -> SupportedCip
 }
 
 #[test]
-fn providers_without_a_suite_for_quic_or_with_an_unknown_one_are_refused() {
+fn providers_without_a_quic_suite_or_with_an_unknown_one_are_rejected() {
     use CipherSuite::{TLS13_AES_128_CCM_SHA256 as CCM, TLS13_AES_128_GCM_SHA256 as GCM};
     let pki = pki();
     let base = rustls::crypto::aws_lc_rs::default_provider();
@@ -461,7 +461,7 @@ fn providers_without_a_suite_for_quic_or_with_an_unknown_one_are_refused() {
 }
 
 #[test]
-fn unknown_versions_are_refused() {
+fn unknown_versions_are_rejected() {
     let config = server_config(&pki(), squall_tls::provider(), &[]);
     let error = Session::server(&config, 0x0a1a_2a3a, 0x0a1a_2a3a, Vec::new(), &[]).unwrap_err();
     assert!(matches!(error, Error::UnsupportedVersion(0x0a1a_2a3a)));

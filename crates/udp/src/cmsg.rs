@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_come_back_as_written() {
+    fn control_messages_round_trip() {
         let mut control = Control([0; CAPACITY]);
         let mut writer = Writer::new(&mut control);
         writer.push(1, 2, 0x0102u16);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_the_kernels() {
+    fn the_layout_matches_the_kernels() {
         // SAFETY: both only compute on their arguments.
         let (len, space) = unsafe { (libc::CMSG_LEN(2), libc::CMSG_SPACE(2)) };
         let mut control = Control([0; CAPACITY]);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_note_of_a_message_fits() {
+    fn all_control_messages_of_a_datagram_fit() {
         let mut control = Control([0; CAPACITY]);
         let mut writer = Writer::new(&mut control);
         // SAFETY: all-zero bytes are a valid in6_pktinfo.
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_lengths_end_the_reading() {
+    fn damaged_lengths_end_the_iteration() {
         let mut control = Control([0; CAPACITY]);
         let mut writer = Writer::new(&mut control);
         writer.push(1, 1, 1u32);

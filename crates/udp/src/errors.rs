@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_told_apart_until_the_table_is_full() {
+    fn errors_are_counted_by_number_until_the_table_is_full() {
         let table = ErrorTable::default();
         for errno in 1..=40 {
             table.send(&io::Error::from_raw_os_error(errno));

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_holds_for_the_prefix_and_a_minute() {
+    fn a_refusal_disables_gso_for_its_prefix_and_a_minute() {
         let gso = Gso::new(64, MINUTE);
         let start = Instant::now();
         let v6 = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_everywhere_switch_off_everything_and_only_for_a_minute() {
+    fn refusals_on_all_routes_disable_gso_everywhere_for_a_minute() {
         let gso = Gso::new(64, MINUTE);
         let start = Instant::now();
         for third in 0..PREFIXES as u8 - 1 {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_that_passes_speaks_for_the_other_routes_and_the_table_stays_small() {
+    fn a_passing_bundle_keeps_gso_on_other_routes_and_the_table_is_bounded() {
         let gso = Gso::new(64, MINUTE);
         let start = Instant::now();
         for third in 0..200 {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_count_only_in_a_row() {
+    fn only_consecutive_size_refusals_count() {
         let gso = Gso::new(64, MINUTE);
         let now = Instant::now();
         assert!(!gso.on_size_refused(v4(2, 1), now) && !gso.on_size_refused(v4(2, 1), now));

@@ -19,7 +19,7 @@ mod common;
 const SEGMENT: usize = 1472;
 
 #[test]
-fn bundles_cross_byte_exact_and_stay_bundles() {
+fn bundles_arrive_byte_for_byte_and_as_bundles() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(4, 65_536);
     let path = to(reachable(&b));
@@ -69,7 +69,7 @@ fn a_receiver_without_gro_gets_single_datagrams() {
 }
 
 #[test]
-fn the_largest_bundles_that_the_limits_allow_pass() {
+fn the_largest_allowed_bundles_are_sent_and_received() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(2, 65_536);
     let segments = a.limits().gso_segments;
@@ -106,7 +106,7 @@ fn more_segments_than_the_limit_are_resent_singly_and_gso_stays() {
 }
 
 #[test]
-fn eio_switches_gso_off_for_its_destination_and_loses_nothing() {
+fn eio_disables_gso_for_its_destination_and_loses_nothing() {
     let options = Options {
         gso_retry: Duration::from_secs(3600),
         ..Options::default()
@@ -150,7 +150,7 @@ fn eio_switches_gso_off_for_its_destination_and_loses_nothing() {
 }
 
 #[test]
-fn gso_is_tried_again_after_a_while() {
+fn gso_is_retried_after_a_while() {
     let options = Options {
         gso_retry: Duration::ZERO,
         ..Options::default()
@@ -172,7 +172,7 @@ fn gso_is_tried_again_after_a_while() {
 }
 
 #[test]
-fn einval_resends_one_bundle_and_only_its_persistence_switches_gso_off() {
+fn einval_resends_one_bundle_and_disables_gso_only_if_it_persists() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let segments = a.limits().gso_segments;
     if segments == 1 {
@@ -266,7 +266,7 @@ fn would_block_keeps_the_rest_in_order() {
 }
 
 #[test]
-fn icmp_like_errors_are_passed_over() {
+fn icmp_like_errors_are_skipped() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(4, 65_536);
     for errno in [
@@ -308,7 +308,7 @@ fn icmp_like_errors_are_passed_over() {
 }
 
 #[test]
-fn a_destination_of_the_other_family_is_lost_and_counted() {
+fn a_datagram_to_the_other_family_is_dropped_and_counted() {
     let a = bind("127.0.0.1:0");
     let mut batch = SendBatch::new(1, 2048);
     push(
@@ -323,7 +323,7 @@ fn a_destination_of_the_other_family_is_lost_and_counted() {
 }
 
 #[test]
-fn a_broken_socket_is_told() {
+fn a_broken_socket_is_reported() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(1, 2048);
     push(&mut batch, to(reachable(&b)), Ecn::NotEct, 3, b"abc");
@@ -349,7 +349,7 @@ fn ecn_round_trip(a: &Socket, b: &Socket, remote: SocketAddr) {
 }
 
 #[test]
-fn ecn_marks_cross() {
+fn ecn_marks_are_transmitted() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     ecn_round_trip(&a, &b, reachable(&b));
     let (a, b) = (bind("[::1]:0"), bind("[::1]:0"));
@@ -361,7 +361,7 @@ fn ecn_marks_cross() {
 }
 
 #[test]
-fn a_dual_stack_socket_serves_both_families_under_their_own_names() {
+fn a_dual_stack_socket_reports_each_familys_own_addresses() {
     let server = bind("[::]:0");
     let port = server.local_addr().unwrap().port();
     let mut batch = SendBatch::new(2, 65_536);
@@ -416,7 +416,7 @@ fn a_dual_stack_socket_serves_both_families_under_their_own_names() {
 }
 
 #[test]
-fn the_source_address_is_the_one_asked_for() {
+fn the_requested_source_address_is_used() {
     // All of 127.0.0.0/8 is local; without a source the kernel would take 127.0.0.1.
     let (a, b) = (bind("0.0.0.0:0"), bind("127.0.0.1:0"));
     let source = IpAddr::from([127, 0, 0, 3]);
@@ -468,7 +468,7 @@ fn the_source_address_is_the_one_asked_for() {
 }
 
 #[test]
-fn empty_datagrams_count_and_end() {
+fn empty_datagrams_take_slots_and_are_skipped() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(8, 100);
     for _ in 0..3 {
@@ -493,7 +493,7 @@ fn empty_datagrams_count_and_end() {
 }
 
 #[test]
-fn a_short_receive_says_that_the_queue_is_drained() {
+fn a_short_receive_reports_that_the_queue_is_drained() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(1, 100);
     push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1, b"x");
@@ -504,7 +504,7 @@ fn a_short_receive_says_that_the_queue_is_drained() {
 }
 
 #[test]
-fn what_does_not_fit_its_slot_is_dropped_and_counted() {
+fn a_datagram_too_large_for_its_slot_is_dropped_and_counted() {
     let a = bind("127.0.0.1:0");
     let b = Socket::bind(
         "127.0.0.1:0".parse().unwrap(),
@@ -542,7 +542,7 @@ fn what_does_not_fit_its_slot_is_dropped_and_counted() {
 }
 
 #[test]
-fn drops_of_a_full_receive_buffer_are_counted() {
+fn drops_due_to_a_full_receive_buffer_are_counted() {
     let a = bind("127.0.0.1:0");
     let options = Options {
         receive_buffer: 4096,
@@ -576,7 +576,7 @@ fn drops_of_a_full_receive_buffer_are_counted() {
 }
 
 #[test]
-fn switched_off_gso_is_not_used() {
+fn disabled_gso_is_not_used() {
     let a = Socket::bind(
         "127.0.0.1:0".parse().unwrap(),
         &Options {
@@ -601,7 +601,7 @@ fn switched_off_gso_is_not_used() {
 }
 
 #[test]
-fn ports_are_shared_only_when_asked() {
+fn ports_are_shared_only_on_request() {
     let options = Options {
         reuse_port: true,
         ..Options::default()
@@ -618,7 +618,7 @@ fn ports_are_shared_only_when_asked() {
 }
 
 #[test]
-fn a_port_found_free_is_shared_afterwards() {
+fn a_port_can_be_shared_after_it_was_bound_exclusively() {
     let sharing = Options {
         reuse_port: true,
         ..Options::default()
@@ -663,7 +663,7 @@ fn a_port_found_free_is_shared_afterwards() {
 
 // test: SECURITY.md row 50: an unknown error costs one datagram, not the socket
 #[test]
-fn only_a_socket_that_is_gone_ends_a_send() {
+fn only_a_lost_socket_fails_a_send() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(2, 2048);
     let mut send = |errno| {
@@ -706,7 +706,7 @@ fn only_a_socket_that_is_gone_ends_a_send() {
 
 // test: SECURITY.md row 50: an error that stays is handed to the caller, who can wait
 #[test]
-fn an_error_of_receiving_that_stays_is_returned() {
+fn a_persistent_receive_error_is_returned() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = RecvBatch::new(1, 2048);
     for (errno, calls) in [(libc::EACCES, 16), (libc::ENOKEY, 1), (libc::EINVAL, 16)] {

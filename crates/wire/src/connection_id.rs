@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_differ_in_length_only_are_different() {
+    fn ids_that_differ_only_in_length_are_different() {
         let (one, two) = (ConnectionId::new(&[0; 8]), ConnectionId::new(&[0; 9]));
         assert_ne!(one, two);
         assert_eq!(ConnectionId::new(&[]), Some(ConnectionId::default()));

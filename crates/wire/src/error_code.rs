@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_shown_by_the_name_of_the_rfc() {
+    fn codes_are_displayed_by_their_rfc_names() {
         assert_eq!(TransportErrorCode(0x0a).to_string(), "PROTOCOL_VIOLATION");
         assert_eq!(
             TransportErrorCode(0x11).to_string(),

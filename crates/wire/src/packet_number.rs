@@ -72,7 +72,7 @@ mod tests {
 
     // test: RFC 9000 A.2
     #[test]
-    fn encoded_len_gives_the_examples_of_the_rfc() {
+    fn encoded_len_matches_the_examples_of_the_rfc() {
         assert_eq!(encoded_len(0xac_5c02, Some(0xab_e8b3)), 2);
         assert_eq!(encoded_len(0xac_e8fe, Some(0xab_e8b3)), 3);
     }
@@ -105,13 +105,13 @@ mod tests {
 
     // test: RFC 9000 A.3
     #[test]
-    fn expand_gives_the_example_of_the_rfc() {
+    fn expand_matches_the_example_of_the_rfc() {
         assert_eq!(expand(0x9b32, 2, Some(0xa82f_30ea)), 0xa82f_9b32);
     }
 
     // test: RFC 9000 A.3: above expected - half a window, up to and including expected + half of it
     #[test]
-    fn expand_takes_the_larger_of_two_equally_near() {
+    fn expand_prefers_the_larger_of_two_equally_near() {
         assert_eq!(expand(0x00, 1, Some(0x17f)), 0x200);
         assert_eq!(expand(0x80, 1, Some(0x0ff)), 0x180);
     }
@@ -146,7 +146,7 @@ mod tests {
         }
 
         #[test]
-        fn expand_is_the_nearest_number(truncated in 0u64..1 << 32, len in 1usize..=4, largest in 1u64 << 33..1 << 61) {
+        fn expand_returns_the_nearest_number(truncated in 0u64..1 << 32, len in 1usize..=4, largest in 1u64 << 33..1 << 61) {
             let window = 1u64 << (8 * len);
             let got = expand(truncated, len, Some(largest));
             prop_assert_eq!(got % window, truncated % window);

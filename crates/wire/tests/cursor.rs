@@ -16,7 +16,7 @@ const EXAMPLES: [(&[u8], u64); 4] = [
 
 // test: RFC 9000 A.1
 #[test]
-fn varints_of_the_rfc_are_read() {
+fn the_varints_of_the_rfc_are_read() {
     for (bytes, value) in EXAMPLES.into_iter().chain([(&[0x40, 0x25][..], 37)]) {
         // At the end of the input and with more after it: two different paths through the reader.
         for behind in [0, 1, 7, 20] {
@@ -30,7 +30,7 @@ fn varints_of_the_rfc_are_read() {
 
 // test: RFC 9000 A.1
 #[test]
-fn varints_of_the_rfc_are_written() {
+fn the_varints_of_the_rfc_are_written() {
     for (bytes, value) in EXAMPLES {
         for spare in [0, 1, 7, 20] {
             let mut buf = vec![0; bytes.len() + spare];
@@ -111,7 +111,7 @@ fn any_varint() -> impl Strategy<Value = u64> {
 
 proptest! {
     #[test]
-    fn a_varint_comes_back(value in any_varint(), spare in 0usize..10) {
+    fn varints_round_trip(value in any_varint(), spare in 0usize..10) {
         let size = varint::size(value);
         let mut buf = vec![0; size + spare];
         let mut w = Writer::new(&mut buf);
@@ -129,7 +129,7 @@ proptest! {
 
     // The reader's two paths agree on any bytes with the pseudocode of RFC 9000 A.1.
     #[test]
-    fn any_bytes_are_read_as_the_pseudocode_does(bytes in proptest::collection::vec(any::<u8>(), 1..12)) {
+    fn varints_are_read_as_by_the_rfcs_pseudocode(bytes in proptest::collection::vec(any::<u8>(), 1..12)) {
         let len = 1 << (bytes[0] >> 6);
         let slow = bytes.get(..len).map(|b| {
             b[1..].iter().fold(u64::from(b[0] & 0x3f), |v, &byte| (v << 8) + u64::from(byte))
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn fixed_fields_come_back(a: u8, b: u16, c: u32, d: u64, e: [u8; 5]) {
+    fn fixed_fields_round_trip(a: u8, b: u16, c: u32, d: u64, e: [u8; 5]) {
         let mut buf = [0; 20];
         let mut w = Writer::new(&mut buf);
         w.u8(a);

@@ -18,7 +18,7 @@ fn first(payload: &[u8]) -> Result<Frame<'_>, (TransportErrorCode, u64)> {
 }
 
 #[test]
-fn malformed_frames_give_the_error_of_the_rfc() {
+fn malformed_frames_have_the_error_of_the_rfc() {
     let cases: [(&str, &[u8], TransportErrorCode, u64); 29] = [
         // RFC 9000 §12.4
         ("no frame", &[], VIOLATION, 0),
@@ -144,7 +144,7 @@ fn malformed_frames_give_the_error_of_the_rfc() {
 
 // The largest values that are still allowed.
 #[test]
-fn limits_themselves_are_legal() {
+fn values_at_the_limits_are_legal() {
     let most = [0xff; 8];
     // The last byte of a stream has offset 2^62 - 2.
     let stream = [&[0x0c, 0], &[0xff; 7][..], &[0xfe, 0]].concat();
@@ -184,7 +184,7 @@ fn limits_themselves_are_legal() {
 }
 
 #[test]
-fn frames_before_an_error_are_given() {
+fn frames_before_an_error_are_returned() {
     let mut frames = Frames::new(&[0x01, 0x00, 0x00, 0x1e, 0x02]);
     assert_eq!(frames.next(), Some(Ok(Frame::Ping)));
     assert_eq!(frames.next(), Some(Ok(Frame::Padding(2))));
@@ -207,7 +207,7 @@ fn padding_is_one_run_of_any_length() {
 
 // test: RFC 9000 §12.4, table 3; §12.5; RFC 9221 §4
 #[test]
-fn frames_are_allowed_where_the_table_says() {
+fn frames_are_allowed_as_the_table_says() {
     use PacketType::{Handshake, Initial, OneRtt, ZeroRtt};
     let table = [
         (0x00..=0x01, "IH01"),
@@ -368,7 +368,7 @@ fn frames_are_ack_eliciting_and_probing_as_the_table_says() {
 }
 
 #[test]
-fn a_reason_is_cut_at_a_character() {
+fn a_reason_is_truncated_at_a_character_boundary() {
     let reason = "größer"; // g r ö(2) ß(2) e r
     for (room, kept) in [
         (0, ""),
@@ -401,7 +401,7 @@ fn a_reason_is_cut_at_a_character() {
 
 // The 64th range after the first makes the count take a second byte.
 #[test]
-fn the_count_of_ranges_has_its_room_too() {
+fn the_range_count_is_included_in_the_size() {
     let ranges = |n: u64| (0..n).rev().map(|i| 2 * i..=2 * i);
     for (n, size) in [(64, 6 + 2 * 63), (65, 7 + 2 * 64)] {
         for (room, written) in [(size, n), (size - 1, n - 1)] {
@@ -430,7 +430,7 @@ fn an_ack_without_ranges_or_room_is_not_written() {
 
 // test: RFC 9000 §16
 #[test]
-fn an_ack_is_lengthened_to_the_byte() {
+fn an_ack_is_padded_to_the_exact_length() {
     // Largest 300, delay 5, one range of four more and one further down: 8 bytes.
     let ranges = [296..=300, 280..=289];
     for (len, end) in [(7, 8), (8, 8), (9, 9), (16, 16), (24, 24), (80, 8)] {

@@ -393,7 +393,7 @@ proptest! {
 
     // Cut anywhere, a frame with lengths is an error; none is mistaken for another.
     #[test]
-    fn a_cut_frame_is_an_encoding_error(frame in any_frame()) {
+    fn a_truncated_frame_is_an_encoding_error(frame in any_frame()) {
         let mut buf = vec![0; 40_000];
         let mut w = Writer::new(&mut buf);
         frame.write(&mut w, false);
@@ -418,7 +418,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_parsed_or_refused(payload in vec(prop_oneof![0u8..0x40, any::<u8>()], 0..200)) {
+    fn any_bytes_are_parsed_or_rejected(payload in vec(prop_oneof![0u8..0x40, any::<u8>()], 0..200)) {
         let mut frames = Frames::new(&payload);
         let mut position = 0;
         while let Some(frame) = frames.next() {
@@ -465,7 +465,7 @@ proptest! {
 
     // test: RFC 9000 §16 — a number may take more bytes than it needs.
     #[test]
-    fn a_lengthened_ack_says_the_same(
+    fn a_lengthened_ack_means_the_same(
         ranges in ranges(), delay in int(), ecn in ecn(), before in 0usize..3, more in 0usize..40,
     ) {
         let mut buf = vec![0; 2000];
@@ -486,7 +486,7 @@ proptest! {
 
     // An ACK that does not fit as a whole holds the largest ranges, and has no room for another.
     #[test]
-    fn an_ack_takes_the_ranges_that_fit(ranges in ranges(), ecn in ecn(), room in 0usize..400) {
+    fn an_ack_contains_the_ranges_that_fit(ranges in ranges(), ecn in ecn(), room in 0usize..400) {
         let mut buf = vec![0; 2000];
         let whole = {
             let mut w = Writer::new(&mut buf);

@@ -29,7 +29,7 @@ fn long(first: u8, dcid: &[u8], scid: &[u8], rest: &[u8]) -> Vec<u8> {
 
 // test: RFC 9000 §17.2, table 5; RFC 9369 §3.2
 #[test]
-fn long_types_have_the_numbers_of_their_version() {
+fn long_packet_types_are_numbered_by_version() {
     use LongType::{Handshake, Initial, Retry, ZeroRtt};
     for (version, types) in [
         (VERSION_1, [Initial, ZeroRtt, Handshake, Retry]),
@@ -46,7 +46,7 @@ fn long_types_have_the_numbers_of_their_version() {
 }
 
 #[test]
-fn a_long_header_that_is_cut_anywhere_is_an_error() {
+fn a_truncated_long_header_is_an_error() {
     let packet = written(|w| {
         let id = ConnectionId::new(&[1, 2, 3, 4]).unwrap();
         write_long(w, LongType::Initial, VERSION_1, &id, &id, b"token", 9, 2);
@@ -63,7 +63,7 @@ fn a_long_header_that_is_cut_anywhere_is_an_error() {
 }
 
 #[test]
-fn malformed_packets_give_their_error() {
+fn malformed_packets_have_their_error() {
     let twenty_one = [0; 21];
     let cases: [(&str, Vec<u8>, HeaderError); 13] = [
         ("nothing", vec![], HeaderError::Truncated),
@@ -139,7 +139,7 @@ fn malformed_packets_give_their_error() {
 
 // A Retry's tag must not be taken from the connection ids.
 #[test]
-fn the_tag_of_a_retry_lies_behind_its_connection_ids() {
+fn the_tag_of_a_retry_does_not_overlap_its_connection_ids() {
     let id = [0; 20];
     for len in 0..16 {
         let packet = long(0xf0, &id, &id, &vec![0; len]);
@@ -149,7 +149,7 @@ fn the_tag_of_a_retry_lies_behind_its_connection_ids() {
 
 // test: RFC 9287 §3
 #[test]
-fn a_greased_fixed_bit_is_taken_where_it_was_offered() {
+fn a_cleared_fixed_bit_is_accepted_only_if_offered() {
     let packet = [&[0x00, 1, 2, 3, 4][..], &[0; 20]].concat();
     let dcid = ConnectionId::new(&[1, 2, 3, 4]).unwrap();
     let short = Header::Short {
@@ -174,7 +174,7 @@ fn a_greased_fixed_bit_is_taken_where_it_was_offered() {
 
 // test: RFC 8999 §5.1: connection ids of other versions may have up to 255 bytes
 #[test]
-fn other_versions_keep_their_long_connection_ids() {
+fn long_connection_ids_of_other_versions_are_preserved() {
     let (dcid, scid) = (vec![5; 255], vec![6; 100]);
     let mut packet = long(0x80, &dcid, &scid, &[1, 2, 3]);
     packet[1..5].copy_from_slice(&[0x0a, 0x1a, 0x2a, 0x3a]);
@@ -233,7 +233,7 @@ fn destination_is_where_parse_finds_it() {
 }
 
 #[test]
-fn a_length_is_patched_where_it_was_left_open() {
+fn the_length_field_is_patched_in_place() {
     for (len, bytes) in [(1, [0x40, 1]), (1200, [0x44, 0xb0]), (16_383, [0x7f, 0xff])] {
         let mut buf = vec![0; 20_000];
         let id = ConnectionId::EMPTY;
@@ -331,7 +331,7 @@ proptest! {
     // Whatever arrives: no panic, and a packet lies within the datagram, its number after its
     // header.
     #[test]
-    fn any_bytes_are_parsed_or_refused(
+    fn any_bytes_are_parsed_or_rejected(
         first: u8,
         version in prop_oneof![Just(VERSION_1), Just(VERSION_2), Just(0), any::<u32>()],
         rest in proptest::collection::vec(any::<u8>(), 0..80),

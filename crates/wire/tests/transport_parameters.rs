@@ -17,7 +17,7 @@ fn decode(bytes: &[u8], sender: Side) -> Result<TransportParameters, &'static st
 }
 
 #[test]
-fn nothing_means_the_defaults_of_the_rfc() {
+fn absent_parameters_have_the_defaults_of_the_rfc() {
     let p = decode(&[], Side::Client).unwrap();
     assert_eq!(p, TransportParameters::default());
     // RFC 9000 §18.2
@@ -41,7 +41,7 @@ fn parameter(id: u8, value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn integers_are_held_to_their_ranges() {
+fn integers_out_of_range_are_rejected() {
     const MAX: u64 = varint::MAX;
     // Identifier, smallest and largest legal value, in RFC 9000 §18.2 and §4.6, RFC 9221 §3.
     for (id, least, most) in [
@@ -85,7 +85,7 @@ fn integers_are_held_to_their_ranges() {
 }
 
 #[test]
-fn every_integer_lands_in_its_own_field() {
+fn every_integer_is_stored_in_its_own_field() {
     let mut bytes = Vec::new();
     for (id, value) in [1u8, 4, 5, 6, 7, 8, 9, 0x0a, 0x0b, 0x0e]
         .into_iter()
@@ -113,7 +113,7 @@ fn every_integer_lands_in_its_own_field() {
 }
 
 #[test]
-fn lengths_are_exact() {
+fn parameters_with_a_wrong_length_are_rejected() {
     // RFC 9000 §18.2; RFC 9287 §3 asks for the error by name.
     for (id, legal, sender) in [
         (&[0x02][..], &[16][..], Side::Server),
@@ -141,7 +141,7 @@ fn lengths_are_exact() {
 }
 
 #[test]
-fn a_client_must_not_send_what_a_server_sends() {
+fn server_only_parameters_of_a_client_are_rejected() {
     let preferred = [&[0; 24][..], &[1, 9], &[0; 16]].concat();
     for (id, value) in [
         (0x00, &[1, 2][..]),
@@ -157,7 +157,7 @@ fn a_client_must_not_send_what_a_server_sends() {
 
 // test: draft-ietf-quic-ack-frequency §3
 #[test]
-fn min_ack_delay_is_at_most_max_ack_delay() {
+fn min_ack_delay_above_max_ack_delay_is_rejected() {
     let of = |min_ack_delay: u64| TransportParameters {
         max_ack_delay_ms: 3,
         min_ack_delay_us: Some(min_ack_delay),
@@ -171,7 +171,7 @@ fn min_ack_delay_is_at_most_max_ack_delay() {
 }
 
 #[test]
-fn a_known_parameter_occurs_once() {
+fn a_repeated_parameter_is_rejected() {
     let preferred = [&[0; 24][..], &[1, 9], &[0; 16]].concat();
     let all: [(&[u8], &[u8]); 21] = [
         (&[0x00], &[1]),
@@ -230,7 +230,7 @@ fn unknown_parameters_are_ignored() {
 }
 
 #[test]
-fn preferred_address_follows_its_figure() {
+fn preferred_address_has_the_layout_of_the_rfcs_figure() {
     let legal = [
         &[192, 0, 2, 1, 0x11, 0x51][..],
         &[0; 18],
@@ -273,14 +273,14 @@ fn preferred_address_follows_its_figure() {
 
 // test: RFC 9221 §3: 0 is the default
 #[test]
-fn a_datagram_size_of_zero_is_none() {
+fn a_max_datagram_frame_size_of_zero_means_no_support() {
     let parameters = decode(&[0x20, 1, 0], Side::Client).unwrap();
     assert_eq!(parameters.max_datagram_frame_size, None);
 }
 
 // test: RFC 9368 §3, §4
 #[test]
-fn version_information_is_what_the_rfc_says() {
+fn version_information_is_validated() {
     let versions = |list: &[u32]| -> Vec<u8> {
         let bytes: Vec<u8> = list.iter().flat_map(|v| v.to_be_bytes()).collect();
         // The length takes two bytes.
@@ -414,7 +414,7 @@ proptest! {
 
     // Cut within a parameter it is an error; whatever the bytes, there is no panic.
     #[test]
-    fn any_bytes_are_decoded_or_refused(bytes in vec(prop_oneof![0u8..0x22, any::<u8>()], 0..100)) {
+    fn any_bytes_are_decoded_or_rejected(bytes in vec(prop_oneof![0u8..0x22, any::<u8>()], 0..100)) {
         let client = decode(&bytes, Side::Client);
         let server = decode(&bytes, Side::Server);
         // Whatever a client may send, a server may send too.

@@ -42,7 +42,7 @@ fn id(bytes: &[u8]) -> ConnectionId {
 
 // test: RFC 9001 A.2, A.3; RFC 9369 A.2, A.3
 #[test]
-fn initial_packets_parse_and_their_headers_are_written_again() {
+fn initial_packets_parse_and_their_headers_round_trip() {
     for vectors in ALL {
         let client = vectors.get("client_dcid");
         let server = [0xf0, 0x67, 0xa5, 0x50, 0x2a, 0x42, 0x62, 0xb5];
@@ -82,7 +82,7 @@ fn initial_packets_parse_and_their_headers_are_written_again() {
 
 // test: RFC 9001 A.4; RFC 9369 A.4
 #[test]
-fn retry_packets_parse_and_are_written_again() {
+fn retry_packets_round_trip() {
     for vectors in ALL {
         let packet = vectors.get("retry.packet");
         let Ok(Header::Retry {
@@ -111,7 +111,7 @@ fn retry_packets_parse_and_are_written_again() {
 
 // test: RFC 9001 A.5; RFC 9369 A.5
 #[test]
-fn short_headers_parse_and_are_written_again() {
+fn short_headers_of_the_rfcs_round_trip() {
     for vectors in ALL {
         let packet = vectors.get("short.packet");
         let expected = Header::Short {
@@ -137,7 +137,7 @@ fn short_headers_parse_and_are_written_again() {
 }
 
 #[test]
-fn the_payloads_hold_the_frames_of_the_rfc() {
+fn the_payloads_contain_the_frames_of_the_rfc() {
     for vectors in ALL {
         let payload = vectors.get("client_initial.payload");
         let mut frames = Frames::new(&payload).map(Result::unwrap);

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn received_empty_datagrams_are_left_out() {
+    fn received_empty_datagrams_are_skipped() {
         let mut batch = RecvBatch::new(3, 16);
         let (_, entries) = batch.parts();
         entries[0].len = 4;
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn single_datagrams_join_what_came_before_them() {
+    fn single_datagrams_are_joined_to_preceding_ones() {
         const SLOT: usize = 4096;
         let path = |port| Path {
             remote: SocketAddr::from(([127, 0, 0, 1], port)),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_are_asked_for_by_twos_and_short_ones_by_more_each_time() {
+    fn the_number_of_receive_slots_grows_while_messages_are_short() {
         let mut batch = RecvBatch::within(16, 1000, 2000);
         let mut room = |lens: &[usize]| {
             let (_, entries) = batch.parts();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_holds_for_one_call() {
+    fn a_slot_limit_applies_to_one_call() {
         let mut batch = RecvBatch::within(16, 1000, 2000);
         let mut room = |filled: usize, limit: usize| {
             batch.parts().1[..filled]

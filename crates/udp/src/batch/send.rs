@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn bundles_stay_whole_or_fall_apart_into_datagrams() {
+    fn bundles_are_sent_whole_or_split_into_datagrams() {
         let mut batch = SendBatch::new(4, 4096);
         push(&mut batch, 250, 100, 1);
         push(&mut batch, 50, 100, 2);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cursor_survives_a_change_of_mind() {
+    fn the_cursor_survives_switching_between_whole_and_split() {
         let mut batch = SendBatch::new(4, 4096);
         push(&mut batch, 250, 100, 1);
         push(&mut batch, 300, 100, 2);
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_message_is_passed_over_once() {
+    fn an_empty_message_is_skipped_once() {
         let mut batch = SendBatch::new(2, 64);
         push(&mut batch, 0, 0, 0);
         push(&mut batch, 1, 1, 7);
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn small_messages_pack_and_a_full_batch_says_so() {
+    fn small_messages_are_packed_and_a_full_batch_reports_it() {
         let mut batch = SendBatch::packed(3, 1000, 1100);
         push(&mut batch, 40, 40, 1);
         assert!(!batch.is_full());
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_joins_a_datagram_that_was_pushed_or_a_bundle_that_fell_apart() {
+    fn nothing_joins_a_pushed_datagram_or_a_split_bundle() {
         let mut batch = SendBatch::packed(8, 1000, 8000);
         push(&mut batch, 100, 100, 1);
         batch.free_slot().unwrap()[..100].fill(2);
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joined_message_is_no_longer_than_the_kernel_takes() {
+    fn a_joined_message_is_no_longer_than_the_kernel_accepts() {
         let mut batch = SendBatch::packed(8, 65_536, 4 * 65_536);
         for _ in 0..3 {
             batch.free_slot().unwrap();
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_takes_as_many_full_messages_as_it_promised() {
+    fn a_batch_accepts_the_promised_number_of_full_messages() {
         let mut batch = SendBatch::new(3, 1000);
         for fill in 0..3 {
             push(&mut batch, 1000, 1000, fill);

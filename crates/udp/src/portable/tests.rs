@@ -36,7 +36,7 @@ fn send_one(socket: &Socket, path: Path, ecn: Ecn, segment_size: usize, bytes: &
 }
 
 #[test]
-fn bundles_cross_byte_exact_and_stay_bundles() {
+fn bundles_arrive_byte_for_byte_and_as_bundles() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let gso = a.limits().gso_segments > 1;
     let mut batch = SendBatch::new(2, MAX_BUNDLE_BYTES);
@@ -58,7 +58,7 @@ fn bundles_cross_byte_exact_and_stay_bundles() {
 }
 
 #[test]
-fn the_largest_bundles_pass() {
+fn the_largest_bundles_are_sent_and_received() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let most = pattern(a.limits().gso_segments * 20, 3);
     for (bytes, segment) in [(most, 20), (pattern(MAX_BUNDLE_BYTES, 4), 1472)] {
@@ -69,7 +69,7 @@ fn the_largest_bundles_pass() {
 }
 
 #[test]
-fn switched_off_gso_is_not_used() {
+fn disabled_gso_is_not_used() {
     let options = Options {
         gso: false,
         ..Options::default()
@@ -102,7 +102,7 @@ fn a_receiver_without_gro_gets_single_datagrams() {
 }
 
 #[test]
-fn ecn_marks_cross_both_ways() {
+fn ecn_marks_are_transmitted_both_ways() {
     let v4 = |socket: &Socket| {
         SocketAddr::from((Ipv4Addr::LOCALHOST, socket.local_addr().unwrap().port()))
     };
@@ -130,7 +130,7 @@ fn ecn_marks_cross_both_ways() {
 }
 
 #[test]
-fn a_dual_stack_socket_serves_both_families_under_their_own_names() {
+fn a_dual_stack_socket_reports_each_familys_own_addresses() {
     let server = bind("[::]:0");
     let port = server.local_addr().unwrap().port();
     for name in ["127.0.0.1", "::1"] {
@@ -165,7 +165,7 @@ fn a_dual_stack_socket_serves_both_families_under_their_own_names() {
 }
 
 #[test]
-fn the_source_address_is_the_one_asked_for() {
+fn the_requested_source_address_is_used() {
     // All of 127.0.0.0/8 is local; without a source the kernel would take 127.0.0.1.
     let source = IpAddr::from([127, 0, 0, 3]);
     let b = bind("127.0.0.1:0");
@@ -220,7 +220,7 @@ fn a_gso_failure_falls_back_and_loses_nothing() {
 }
 
 #[test]
-fn more_segments_than_the_kernel_takes_are_resent_singly() {
+fn more_segments_than_the_kernel_accepts_are_resent_singly() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let segments = a.limits().gso_segments;
     if segments == 1 {
@@ -254,7 +254,7 @@ fn would_block_keeps_the_rest_in_order() {
 }
 
 #[test]
-fn what_the_network_refuses_is_dropped_and_counted_and_a_broken_socket_is_told() {
+fn refused_datagrams_are_dropped_and_counted_and_a_broken_socket_is_reported() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let send = |error| {
         let mut batch = SendBatch::new(2, 2048);
@@ -282,7 +282,7 @@ fn what_the_network_refuses_is_dropped_and_counted_and_a_broken_socket_is_told()
 }
 
 #[test]
-fn errors_are_told_apart() {
+fn errors_are_classified() {
     let sorted = |errno| classify(&io::Error::from_raw_os_error(errno));
     assert_eq!(sorted(libc::EAGAIN), Failure::WouldBlock);
     assert_eq!(sorted(libc::EINTR), Failure::Interrupted);
@@ -320,7 +320,7 @@ fn errors_are_told_apart() {
 }
 
 #[test]
-fn a_receive_call_takes_what_its_slots_hold_and_says_when_the_queue_is_empty() {
+fn a_receive_call_fills_its_slots_and_reports_an_empty_queue() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(20, 64);
     for seed in 0..20 {
@@ -340,7 +340,7 @@ fn a_receive_call_takes_what_its_slots_hold_and_says_when_the_queue_is_empty() {
 
 /// The behaviour of systems that have no call for several messages.
 #[test]
-fn a_batch_is_filled_by_calls_for_one_message_each() {
+fn a_batch_is_filled_one_message_per_call() {
     let (a, b) = (
         UdpSocket::bind("127.0.0.1:0").unwrap(),
         UdpSocket::bind("127.0.0.1:0").unwrap(),
@@ -371,7 +371,7 @@ fn a_batch_is_filled_by_calls_for_one_message_each() {
 }
 
 #[test]
-fn errors_amid_a_batch_lose_no_message() {
+fn errors_within_a_batch_lose_no_message() {
     let answers = |script: Vec<Result<usize, i32>>| {
         let mut script = script.into_iter();
         move |_: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]| {
@@ -421,7 +421,7 @@ fn a_bundle_is_described_by_its_stride() {
 }
 
 #[test]
-fn buffers_are_granted_as_far_as_the_system_goes() {
+fn buffers_are_enlarged_up_to_the_systems_limit() {
     let bound = |bytes| {
         let options = Options {
             receive_buffer: bytes,
@@ -442,7 +442,7 @@ fn buffers_are_granted_as_far_as_the_system_goes() {
 }
 
 #[test]
-fn ports_are_shared_only_when_asked() {
+fn ports_are_shared_only_on_request() {
     let options = Options {
         reuse_port: true,
         ..Options::default()
