@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_that_of_the_wanted_cores() {
+    fn idle_time_is_summed_over_the_requested_cores() {
         let table = "cpu  9 9 9 9 9 9 9 9 0 0\n\
             cpu0 1 0 2 300 4 0 6 50 0 0\n\
             cpu1 1 0 2 1000 0 0 6 0 0 0\n\
@@ -231,7 +231,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_core_that_works_is_busy() {
+    fn a_working_core_is_busy() {
         let core = sys::allowed_cores()[0];
         let measured = std::thread::spawn(move || {
             sys::pin(core).expect("it is allowed");

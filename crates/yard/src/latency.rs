@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_the_sorted_times() {
+    fn percentiles_match_the_sorted_times() {
         let times = (1..=1000).map(Duration::from_micros);
         let of = times.collect::<Histogram>().percentiles().expect("times");
         for (found, true_us) in of
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_count_all_and_nothing_has_no_percentiles() {
+    fn sums_count_everything_and_an_empty_histogram_has_no_percentiles() {
         let mut sum = Histogram::default();
         assert_eq!(sum.percentiles(), None);
         sum.add(&[Duration::from_micros(1)].into_iter().collect());

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_longer_than_the_width_whatever_the_figures() {
+    fn lines_never_exceed_the_width() {
         for figure in [0.1, 12_345.6, 123_456_789_012.3] {
             for width in [40, 60, 80, 120] {
                 let text = grid(figure).text(width);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_stand_side_by_side_while_there_is_room() {
+    fn groups_are_placed_side_by_side_if_they_fit() {
         let expected = "\
 by stage                 server (sends)          client (receives)
                     ns/packet  cycles/B    %  ns/packet  cycles/B    %
@@ -246,7 +246,7 @@ streams and copies          -         -    -          -         -    -
     }
 
     #[test]
-    fn long_lines_break_between_words_and_short_ones_stay() {
+    fn long_lines_wrap_between_words() {
         let text = "a    b\n(one two three four)\n\nlast";
         assert_eq!(wrap(text, 10), "a    b\n(one two\n  three\n  four)\n\nlast");
         assert_eq!(wrap("abcdefghijkl m", 5), "abcdefghijkl\n  m");

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_has_the_rate_now_and_on_average_or_says_that_nothing_comes() {
+    fn the_line_shows_current_and_average_rate_or_a_stall() {
         let lanes = lanes(&[None]);
         let mut line = Line::new("round 1".to_owned(), Unit::Bytes, &lanes);
         assert_eq!(line.text(ms(200)), "round 1");
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_enough_at_the_end_is_an_interval() {
+    fn a_long_enough_remainder_is_an_interval() {
         let lanes = lanes(&[None]);
         let mut cutter = Cutter::new(Unit::Requests, &lanes, ms(1_000));
         lanes[0].counter.add(10);

@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_timeout_is_the_transports() {
+    fn the_idle_timeout_is_passed_to_the_transport() {
         let timeout = |args: &[&str]| {
             let options: Options = crate::parse::group(args).expect("arguments");
             options.transport(1).max_idle_timeout

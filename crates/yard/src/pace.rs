@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn random_moments_have_the_rate_and_the_spread_of_independent_ones() {
+    fn random_times_have_the_rate_and_spread_of_a_poisson_process() {
         let mut pace = Pace::new(Begin::at_random(1000.0, 100), 100, 7, Instant::now());
         let moments: Vec<Instant> = (0..20_000).filter_map(|_| pace.next_due()).collect();
         let distances: Vec<f64> = (moments.windows(2))

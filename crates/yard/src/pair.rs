@@ -352,7 +352,7 @@ mod tests {
     use crate::certificate::Certificate;
 
     #[test]
-    fn connections_stand_side_by_side_and_leave_nothing_behind() {
+    fn connections_coexist_and_leave_nothing_behind() {
         let certificate = Certificate::generate().expect("a certificate");
         let transport = Arc::new(TransportConfig::default());
         let mut server = certificate.server(squall::provider()).expect("TLS");

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_size_is_refused() {
+    fn invalid_sizes_are_rejected() {
         for text in [
             "",
             "K",
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn up_to_a_hundred_thousand_are_measured() {
+    fn counts_are_at_most_a_hundred_thousand() {
         assert_eq!(count("100000"), Ok(100_000));
         for text in ["0", "-1", "100001", "1K"] {
             assert!(count(text).is_err(), "{text}");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_may_be_fractions_but_not_nothing() {
+    fn seconds_may_be_fractions_but_not_zero() {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for text in ["0", "-1", "NaN", "inf", "ten"] {
             assert!(seconds(text).is_err(), "{text}");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn charts_are_svg_files() {
+    fn a_chart_must_be_an_svg_file() {
         for text in ["a.svg", "b/c.SVG", "a.b.svg"] {
             assert_eq!(svg(text), Ok(PathBuf::from(text)));
         }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_seconds_or_nothing() {
+    fn an_interval_is_seconds_or_zero() {
         assert_eq!(interval("0"), Ok(Duration::ZERO));
         assert_eq!(interval("0.1"), Ok(Duration::from_millis(100)));
         for text in ["0.05", "-1", "1s", "NaN", ""] {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_address_is_an_address_and_no_name() {
+    fn a_local_address_must_be_an_ip_address() {
         assert_eq!(local("127.0.0.1"), Ok(([127, 0, 0, 1], 0).into()));
         assert!(local("::1").is_ok_and(|address| address.is_ipv6() && address.port() == 0));
         for text in [
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_come_in_pairs() {
+    fn cores_are_given_in_pairs() {
         assert_eq!(cores("0,1"), Ok((0, 1)));
         assert_eq!(cores("3, 2"), Ok((3, 2)));
         for text in ["0", "0,", "a,b", "0,1,2"] {

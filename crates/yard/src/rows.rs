@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_has_as_many_values_as_the_heading() {
+    fn every_line_has_one_value_per_heading() {
         let row = Row {
             workload: bulk(1, 1, false, true, false),
             contender: "tcp",
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_names_the_endless_download_of_one_connection_alone() {
+    fn only_an_endless_download_on_one_connection_is_named_for_its_limit() {
         let name = |connections, streams, endless, limited| {
             bulk(connections, streams, false, endless, limited)
         };

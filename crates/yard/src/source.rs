@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pattern_does_not_depend_on_how_it_is_cut() {
+    fn the_pattern_does_not_depend_on_how_it_is_split() {
         let mut whole = Source::new(Some(7));
         let mut cut = Source::new(Some(7));
         let whole = whole.next(1_003);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_and_places_differ() {
+    fn different_seeds_and_offsets_give_different_bytes() {
         let first = Source::new(Some(1)).next(64);
         let second = Source::new(Some(2)).next(64);
         assert_ne!(first, second);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_digest_alike_and_a_flipped_bit_shows() {
+    fn both_ends_compute_the_same_digest_and_detect_a_flipped_bit() {
         let mut source = Source::new(Some(3));
         let mut sink = Sink::new(true);
         let mut broken = Sink::new(true);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paced_source_gives_its_rate() {
+    fn a_paced_source_keeps_its_rate() {
         // 80 kB a millisecond.
         let mut source = Source::new(None).paced(Some(640_000_000));
         assert_eq!(source.due(), None);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn sha256_of_nothing() {
+    fn the_digest_of_no_data_is_that_of_the_standard() {
         // FIPS 180-4: the digest of the empty message.
         assert_eq!(
             combine(vec![Sink::new(true).digest().expect("digests")]),

@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_stage_claims_is_unattributed() {
+    fn time_claimed_by_no_stage_is_unattributed() {
         let table = Table::new(&sample(), rates(1.0)).expect("work was done");
         assert!(known(table.rows[0].ns_per_packet, 80.0));
         assert!(known(table.rows[0].percent, 40.0));
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unattributed_is_unknown_if_the_thread_was_preempted() {
+    fn unattributed_time_is_unknown_if_the_thread_was_preempted() {
         let preempted = |preemptions, cpu_s: u64| {
             let sample = Sample {
                 preemptions,
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_have_their_own_measure_and_no_cycles_a_byte() {
+    fn operations_are_measured_in_microseconds_each() {
         let sample = Sample {
             bytes: 0,
             operations: 4,
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_moved_nothing_has_no_table() {
+    fn a_thread_that_transferred_nothing_has_no_table() {
         assert!(Table::new(&Sample::default(), rates(1.0)).is_none());
     }
 }

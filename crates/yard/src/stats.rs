@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_holds_the_overhead_and_narrows_with_more_pairs() {
+    fn the_confidence_interval_contains_the_overhead_and_narrows_with_more_pairs() {
         // Noise of up to 20 % on either side, a true overhead of 10 %.
         let mut random = Random(1);
         let mut noisy = |value: f64| value * (1.0 + random.below(2_000) as f64 / 10_000.0);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pair_or_none_give_numbers() {
+    fn one_pair_or_none_give_finite_numbers() {
         let one = overhead(&[10.0], &[11.0]);
         assert!((one.percent - 10.0).abs() < 1e-9 && one.low_percent == one.high_percent);
         assert_eq!(overhead(&[], &[]).percent, 0.0);

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_alone_is_alone() {
+    fn a_single_suite_is_the_only_one_offered() {
         for suite in [Suite::Aes128, Suite::Aes256, Suite::Chacha20] {
             let provider = suite.alone(CryptoProvider::clone(&squall::provider()));
             let names: Vec<_> = provider
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_connections_and_evenly_interleaved() {
+    fn shares_of_connections_are_evenly_interleaved() {
         // TLS_AES_1…, TLS_AES_2…, TLS_CHACH…: the ninth letter is the name here.
         assert_eq!(order("aes128=90,chacha20=10", 10), "11111H1111");
         assert_eq!(order("aes128=90,chacha20=10", 20), "11111H1111".repeat(2));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mix_is_refused() {
+    fn invalid_mixes_are_rejected() {
         for (text, word) in [
             ("aes512", "\"aes512\""),
             ("", "chacha20"),

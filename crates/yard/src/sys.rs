@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminals_columns_are_those_that_were_set() {
+    fn the_columns_of_a_terminal_are_read() {
         use std::os::fd::{FromRawFd as _, OwnedFd};
 
         let (mut near, mut far) = (0, 0);
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn pinning_leaves_one_core() {
+    fn pinning_restricts_a_thread_to_one_core() {
         std::thread::spawn(|| {
             let core = *allowed_cores().last().expect("at least one core");
             pin(core).expect("an allowed core");
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn additions_side_by_side_fill_more_than_one_unit() {
+    fn independent_additions_use_more_than_one_unit() {
         let time = |work: fn(u64) -> bool| {
             let once = || {
                 let start = thread_cpu();
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn additions_take_time_in_proportion() {
+    fn additions_take_time_proportional_to_their_number() {
         let time = |rounds| {
             let start = thread_cpu();
             addition_chain(rounds);

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_lie_end_to_end_and_the_longest_bar_fills_the_room() {
+    fn parts_are_contiguous_and_the_longest_bar_fills_the_width() {
         let bars = Bars {
             title: "a & b".to_owned(),
             subtitle: String::new(),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn every_stage_has_a_colour_of_its_own() {
+    fn every_stage_has_a_distinct_colour() {
         // The stages except the two that are not rows, then waiting and what no stage claims.
         const { assert!(COLOURS.len() >= squall::Stage::COUNT) };
         for (at, one) in COLOURS.iter().enumerate() {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_split_is_hatched_and_takes_no_stages_colour() {
+    fn an_unsplit_bar_is_hatched_and_uses_no_stages_colour() {
         let bar = |parts: &[(&'static str, f64)]| Bar {
             label: String::new(),
             parts: parts.to_vec(),

@@ -202,7 +202,7 @@ mod tests {
     use crate::work::{Flow, Requests};
 
     #[test]
-    fn controls_use_the_address_that_they_are_given() {
+    fn controls_use_the_given_address() {
         // An address for documentation (RFC 5737): no machine has it.
         let nowhere = IpAddr::from([192, 0, 2, 254]);
         let load = Load {

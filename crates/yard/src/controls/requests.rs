@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_requests_follow_as_responses_were_completed() {
+    fn a_request_is_sent_for_each_completed_response() {
         // Cut at odd places: half a response, the rest with a whole one, two at once.
         let (result, channel, wanting) = run(&[50, 150, 200, 100], 5);
         result.expect("all answered");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_early_end_and_a_response_too_many_are_errors() {
+    fn an_early_end_and_an_excess_response_are_errors() {
         let (result, ..) = run(&[100], 3);
         let error = result.expect_err("two are missing");
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_requests_are_answered_at_once() {
+    fn complete_requests_are_answered_at_once() {
         let reads = [25, 15, 3];
         let mut channel = Scripted {
             reads: reads.iter().map(|len| vec![0; *len]).collect(),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_under_way_than_sockets_hold() {
+    fn no_more_is_in_flight_than_socket_buffers_hold() {
         assert_eq!(depth(100, 100), 100);
         assert_eq!(depth(10_000, 100), 6);
         assert_eq!(depth(200_000, 100), 1);

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_comes_with_the_end_of_the_handshake_is_answered() {
+    fn a_request_received_with_the_end_of_the_handshake_is_answered() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).expect("a peer");
         let far = listener.accept().map(|(far, _)| far);

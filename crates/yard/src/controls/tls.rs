@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_cross_a_key_update() {
+    fn data_is_received_across_a_key_update() {
         let (mut server, mut client) = pair();
         let data: Vec<u8> = (0..100_000_u32).map(|i| i as u8).collect();
         server.send_batch(&data).expect("room in the socket");
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_comes_with_the_clients_finished_is_not_lost() {
+    fn a_request_received_with_the_clients_finished_is_not_lost() {
         let certificate = Certificate::generate().expect("a certificate");
         let tls = Tls::new(
             rustls::crypto::ring::default_provider(),
@@ -710,7 +710,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_refused() {
+    fn a_flipped_bit_is_detected() {
         let (mut server, mut client) = pair();
         let mut record = server
             .sealer
@@ -721,7 +721,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_without_close_notify_is_an_error_and_one_with_it_is_not() {
+    fn only_an_end_without_close_notify_is_an_error() {
         let (server, mut client) = pair();
         drop(server);
         let error = client.receive_batch(&mut |_| ()).expect_err("cut");
@@ -737,7 +737,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_cut_at_their_length() {
+    fn records_are_split_by_their_length() {
         assert_eq!(record_len(&[23, 3, 3, 0]).expect("short"), None);
         assert_eq!(record_len(&[23, 3, 3, 0, 1]).expect("short"), None);
         assert_eq!(record_len(&[23, 3, 3, 0, 1, 9, 9]).expect("whole"), Some(6));

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handshakes_of_another_kind_are_an_error() {
+    fn handshakes_of_the_wrong_kind_are_an_error() {
         let certificate = Certificate::generate().expect("a certificate");
         let options = crate::parse::group(&[]).expect("no arguments");
         let mut tls = TlsHandshakes::new(&certificate, &options, 2).expect("TLS");
