@@ -127,7 +127,7 @@ async fn dns(
 
 // test: RFC 9460 §2.4, §2.5, §7, §8, §9.1
 #[tokio::test]
-async fn services_come_in_the_order_of_their_priority_before_the_origin() {
+async fn services_are_ordered_by_priority_and_precede_the_origin() {
     const H3: &[u8] = b"\x02h2\x02h3";
     let zone = vec![
         (
@@ -210,7 +210,7 @@ async fn services_come_in_the_order_of_their_priority_before_the_origin() {
 }
 
 #[tokio::test]
-async fn a_name_server_that_is_silent_costs_little() {
+async fn a_silent_name_server_costs_little() {
     let dns = dns(&[("silent.test", "10.0.0.1")], Vec::new()).await;
     let dns = dns.resolution_delay(Duration::from_millis(50));
     let begun = Instant::now();

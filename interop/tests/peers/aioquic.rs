@@ -166,7 +166,7 @@ fn a_transfer_as_server() {
 }
 
 #[test]
-fn every_cipher_suite() {
+fn every_cipher_suite_can_be_negotiated() {
     for suite in [
         "AES_128_GCM_SHA256",
         "AES_256_GCM_SHA384",
@@ -203,7 +203,7 @@ fn a_retry_is_followed() {
 /// aioquic updates keys and switches connection ids in the middle of a connection (RFC 9001 §6, RFC
 /// 9000 §5.1.2).
 #[test]
-fn new_keys_and_new_ids() {
+fn a_key_update_and_an_id_change_are_followed() {
     run(0, async {
         let (connection, mut peer) = connect(&[]).await;
         for _ in 0..3 {
@@ -228,7 +228,7 @@ fn new_keys_and_new_ids() {
 
 /// squall updates its keys, and aioquic follows.
 #[test]
-fn our_new_keys() {
+fn aioquic_follows_our_key_updates() {
     run(0, async {
         let often = TransportConfig::default().key_update_after(100);
         let (connection, mut peer) = connect_with(&[], often).await;
@@ -311,7 +311,7 @@ fn early_data_as_client() {
 
 /// Between the two is a NAT that loses its bindings: the client's port keeps changing.
 #[test]
-fn a_nat_that_forgets() {
+fn a_nat_rebinding_is_followed() {
     let faults = Faults {
         rebind_after: 60,
         ..Faults::default()
@@ -349,7 +349,7 @@ fn a_nat_that_forgets() {
 }
 
 #[test]
-fn resets_and_stops_are_seen() {
+fn resets_and_stops_are_reported() {
     run(0, async {
         let (connection, mut peer) = connect(&[]).await;
         let (mut to, mut from) = connection.open_bi().await.expect("squall opens");

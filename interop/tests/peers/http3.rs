@@ -234,13 +234,13 @@ fn aioquic_gets_and_posts_at(server: Server) {
 
 /// A handler that returns before the end of its body.
 #[test]
-fn half_an_answer_is_a_failure() {
+fn a_truncated_response_is_an_error() {
     for server in SERVERS {
-        half_an_answer_is_a_failure_at(server);
+        a_truncated_response_is_an_error_at(server);
     }
 }
 
-fn half_an_answer_is_a_failure_at(server: Server) {
+fn a_truncated_response_is_an_error_at(server: Server) {
     run(0, async move {
         let (_server, mut aioquic, _others) = serve(server, AIOQUIC);
         aioquic.command("get /half");

@@ -149,7 +149,7 @@ fn hex(sha: Sha256) -> String {
 }
 
 #[test]
-fn a_check_finds_what_is_wrong() {
+fn a_check_detects_wrong_bytes() {
     let payload = Payload { seed: 1, len: 100 };
     let mut check = Check::new(payload);
     check.take(&payload.bytes()[..33]);

@@ -171,7 +171,7 @@ async fn an_axum_application_answers_as_over_http2() {
 /// A handler that blocks holds up nothing if it runs on the caller's runtime, but its connection's
 /// worker if it runs there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_blocks() {
+async fn a_blocking_handler_delays_nothing_on_the_callers_runtime() {
     let ask = async |http: &squall_h3::client::SendRequest, path: &str| {
         let request = Request::get(format!("https://localhost{path}")).body(Body::empty());
         let response = within(http.send(request.expect("a request")))
@@ -194,7 +194,7 @@ async fn a_handler_that_blocks() {
 
 /// A handler that panics costs only its own request, in both places.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_that_panics() {
+async fn a_panicking_handler_costs_only_its_own_request() {
     for builder in [Builder::new(), Builder::new().on_worker()] {
         let (http, _endpoints) = http3(builder, application()).await;
         let get = |path: &str| {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_something_else_ends_the_run() {
+    fn a_contender_that_differs_ends_the_run() {
         assert_eq!(outcome(None), Ok(()));
         assert_eq!(
             outcome(Some(false)).unwrap_err(),

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_is_told_by_byte_or_by_request_and_the_warm_up_is_not_in_it() {
+    fn cpu_is_reported_per_byte_or_request_and_excludes_the_warm_up() {
         let before = [sample(9.0, 1.0, 0, 0), sample(1.0, 2.0, 500, 10)];
         let after = [
             sample(11.0, 2.0, 0, 0),
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_round_and_full_handshakes_called_resumed_are_errors() {
+    fn an_idle_round_and_full_handshakes_counted_as_resumed_are_errors() {
         let before = [sample(0.0, 0.0, 0, 0); 2];
         assert!(of(Workload::W1, before, before).is_err());
         let mut after = [sample(1.0, 1.0, 0, 100); 2];

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_too_few_and_a_wrong_byte_are_seen() {
+    fn a_missing_byte_and_a_wrong_byte_are_detected() {
         let mut bytes = Source::new(None).next(1000).to_vec();
         let verdict = |bytes: &[u8]| {
             let mut verifier = Verifier::new(true, 1000);

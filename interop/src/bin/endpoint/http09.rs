@@ -91,7 +91,7 @@ mod tests {
     use super::plain;
 
     #[test]
-    fn names_do_not_leave_their_folder() {
+    fn paths_cannot_leave_the_folder() {
         assert!(plain("a-file.bin").is_ok());
         for name in ["", ".", "..", "../key", "a/../../key", "/etc/passwd", "a\0"] {
             assert!(plain(name).is_err(), "{name:?}");

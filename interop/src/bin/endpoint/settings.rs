@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_and_addresses_are_lists() {
+    fn urls_and_addresses_are_parsed_as_lists() {
         let settings = read(&[
             ("ROLE", "client"),
             ("TESTCASE", "http3"),

@@ -18,7 +18,7 @@ const A_WHILE: Duration = Duration::from_millis(20);
 
 /// A server that validates the client's address first (RFC 9000 §8.1.2).
 #[test]
-fn a_retry() {
+fn a_retry_is_followed_by_either_client() {
     for role in BOTH {
         run(0, async {
             let identity = Identity::new();
@@ -197,7 +197,7 @@ async fn squall_takes_early_data(pair: &Pair) -> bool {
 
 /// A client continues from another socket (RFC 9000 §9).
 #[test]
-fn a_client_moves() {
+fn a_client_migrates() {
     for role in BOTH {
         run(0, async {
             let pair = Pair::new(role).await;

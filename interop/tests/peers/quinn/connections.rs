@@ -18,7 +18,7 @@ use crate::payload::Payload;
 use crate::setup::{Identity, NAME, run, squall_client, squall_server};
 
 #[test]
-fn quinns_close_is_seen() {
+fn a_close_by_quinn_is_reported() {
     for role in BOTH {
         run(0, async {
             let pair = Pair::new(role).await;
@@ -36,7 +36,7 @@ fn quinns_close_is_seen() {
 
 /// Post-quantum and classical key exchanges, as the peer supports them (RFC 9001 §4: any of TLS).
 #[test]
-fn key_exchange_is_what_the_peer_has() {
+fn the_key_exchange_is_one_that_the_peer_supports() {
     use aws_lc_rs::kx_group::{SECP256R1, X25519, X25519MLKEM768};
     let offers: [(&[&'static dyn rustls::crypto::SupportedKxGroup], NamedGroup); 4] = [
         (&[X25519MLKEM768, X25519], NamedGroup::X25519MLKEM768),
@@ -61,7 +61,7 @@ fn key_exchange_is_what_the_peer_has() {
 }
 
 #[test]
-fn every_cipher_suite() {
+fn every_cipher_suite_can_be_negotiated() {
     for role in BOTH {
         for suite in [
             TLS13_AES_128_GCM_SHA256,
@@ -99,7 +99,7 @@ fn exporters_agree(pair: &Pair) {
 
 /// Keys are updated by one end and the other follows, while data flows (RFC 9001 §6).
 #[test]
-fn key_updates() {
+fn key_updates_by_either_end_are_followed() {
     const UPDATES: u64 = 4;
     for role in BOTH {
         for by_squall in [true, false] {
@@ -137,7 +137,7 @@ fn key_updates() {
 /// One endpoint of each, many simultaneous connections; quinn's later ones resume the TLS session
 /// of the first.
 #[test]
-fn many_connections() {
+fn many_connections_work_concurrently() {
     const CONNECTIONS: u64 = 50;
     for role in BOTH {
         run(0, async {
@@ -206,14 +206,14 @@ fn many_connections() {
 
 /// Silence ends a connection at both ends, after the shorter of the two timeouts (RFC 9000 §10.1).
 #[test]
-fn silence_ends_a_connection() {
+fn a_silent_connection_times_out() {
     for role in BOTH {
         // An end that a busy machine delays this long may still send something after the other has
         // forgotten the connection, and be answered with a reset: if so, try again.
         let ended = [500, 2000, 5000].into_iter().any(|millis| {
             run(
                 0,
-                silence_ends_a_connection_of(role, Duration::from_millis(millis)),
+                a_silent_pair_times_out(role, Duration::from_millis(millis)),
             )
         });
         assert!(ended, "{role:?}: one of the ends was held up each time");
@@ -221,7 +221,7 @@ fn silence_ends_a_connection() {
 }
 
 /// Whether both ends of a silent connection ended it by themselves.
-async fn silence_ends_a_connection_of(role: SquallIs, idle: Duration) -> bool {
+async fn a_silent_pair_times_out(role: SquallIs, idle: Duration) -> bool {
     let short = TransportConfig::default().max_idle_timeout(idle);
     let Pair {
         squall,
@@ -244,7 +244,7 @@ async fn silence_ends_a_connection_of(role: SquallIs, idle: Duration) -> bool {
 
 /// A client that does not trust the certificate: both ends see the same alert (RFC 9001 §4.8).
 #[test]
-fn a_foreign_certificate_is_refused() {
+fn an_untrusted_certificate_is_rejected() {
     let (one, other) = (Identity::new(), Identity::new());
     run(0, async {
         let server = quinn_server(&one, quinn_tls());

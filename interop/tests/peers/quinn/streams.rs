@@ -41,7 +41,7 @@ fn a_long_stream_both_ways() {
 /// More streams than are allowed at a time, in both directions, from both ends: the credit of every
 /// stream must be returned.
 #[test]
-fn many_streams() {
+fn many_streams_transfer_data_both_ways() {
     const STREAMS: u64 = 250;
     for role in BOTH {
         run(0, async {
@@ -92,7 +92,7 @@ fn many_streams() {
 }
 
 #[test]
-fn a_reset_is_seen() {
+fn a_reset_is_reported() {
     for role in BOTH {
         run(0, async {
             let Pair {
@@ -123,7 +123,7 @@ fn a_reset_is_seen() {
 
 /// A reader stops a writer midway; the other half of the stream continues.
 #[test]
-fn a_stop_is_seen() {
+fn a_stop_is_reported() {
     for role in BOTH {
         run(0, async {
             let Pair {
@@ -170,7 +170,7 @@ fn a_stop_is_seen() {
 
 /// A writer blocked by flow control continues once its data is read.
 #[test]
-fn flow_control_holds_and_lets_go() {
+fn flow_control_blocks_and_releases_the_writer() {
     for role in BOTH {
         let bytes = 3_000_000;
         run(bytes, async {
@@ -217,7 +217,7 @@ const FAULTS: Faults = Faults {
 
 /// Datagrams lost, late, twice or damaged.
 #[test]
-fn a_bad_network() {
+fn a_transfer_survives_a_bad_network() {
     for role in BOTH {
         for seed in 0..5 {
             run(0, async {

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_those_of_the_lock_file() {
+    fn versions_come_from_the_lock_file() {
         assert!(package("ring").starts_with("ring 0."));
         assert!(package("no-such-package").ends_with("of unknown version"));
     }

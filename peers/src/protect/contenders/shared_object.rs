@@ -180,7 +180,7 @@ mod tests {
     use super::reason;
 
     #[test]
-    fn a_failed_build_is_one_telling_line() {
+    fn a_failed_build_is_reported_in_one_line() {
         let stderr = "   Compiling x v1.0.0\nerror: failed to run custom build command for `x`\n\nCaused by:\n\
                       process didn't exit successfully\n  thread 'main' panicked at build.rs:1:1:\n  no cmake here\n";
         assert_eq!(

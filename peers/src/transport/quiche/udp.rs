@@ -380,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_of_all_lengths_cross_in_bundles() {
+    fn datagrams_of_all_lengths_arrive_in_bundles() {
         let far = socket::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         let near = socket::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         prepare(&far).expect("GRO");
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_is_never_larger_than_the_kernel_takes() {
+    fn a_bundle_is_never_larger_than_the_kernel_accepts() {
         let to = (Ipv4Addr::LOCALHOST, 9).into();
         let mut outbox = Outbox::new();
         for _ in 0..SEGMENTS + 1 {

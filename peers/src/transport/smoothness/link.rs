@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_of_the_bandwidth_delay_product() {
+    fn the_buffer_is_a_share_of_the_bandwidth_delay_product() {
         assert_eq!(link().longest_wait(), micros(4_000));
         assert_eq!(link().time_of(1_500), micros(1_200));
         assert_eq!(link().bytes_per_s(), 1_250_000.0);
     }
 
     #[test]
-    fn packets_wait_for_those_before_and_are_dropped_where_the_buffer_is_full() {
+    fn packets_queue_in_order_and_are_dropped_if_the_buffer_is_full() {
         let mut queue = Queue::new(link());
         let mut waits = |at: u64, packets: usize| -> Vec<Option<u128>> {
             (0..packets)
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_kept() {
+    fn the_link_keeps_its_rate() {
         let mut queue = Queue::new(link());
         // Twice the rate for a second: half of the packets pass.
         let left: Vec<Duration> = (0..1_667)
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn small_packets_use_what_large_ones_leave() {
+    fn small_packets_fill_the_room_that_large_ones_leave() {
         let mut queue = Queue::new(link());
         for _ in 0..3 {
             assert!(queue.offer(Duration::ZERO, 1_500).is_some());

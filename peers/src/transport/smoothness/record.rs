@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_count_as_loss_and_do_not_wait() {
+    fn drops_count_as_loss_and_not_as_wait() {
         let waits = [Some(1000), None, Some(3000), None];
         let arrivals = waits.map(|wait| arrival(0, wait));
         let figures = Figures::of(&arrivals, &link(), Duration::from_millis(12));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_arrived() {
+    fn figures_without_arrivals_are_zero() {
         let figures = Figures::of(&[], &link(), Duration::from_secs(1));
         assert_eq!(figures, Figures::default());
     }
