@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_has_its_places() {
+    fn unsafe_is_allowed_only_in_listed_places() {
         let text = "// SAFETY: because.\nunsafe { x() }";
         for path in ["crates/a/src/kernel/x86/mod.rs", "crates/b/src/sys.rs"] {
             assert_eq!(unsafe_findings(path, text), [""; 0]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_says_why() {
+    fn unsafe_needs_a_safety_comment() {
         let path = PLACES[1];
         for text in [
             "// SAFETY: because.\nlet x =\n    unsafe { f() };",
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_and_threads_are_found_where_they_may_not_be() {
+    fn clocks_and_threads_are_found_where_they_are_forbidden() {
         let places = &["crates/core/src/"];
         let text =
             "use std::time::Instant;\nfn f() {\n    Instant::now();\n    std::thread::spawn(x);\n}";

@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_instructions_are_summed_without_calls_and_without_what_is_left_out() {
+    fn own_instructions_are_summed_without_calls_and_excluded_functions() {
         let profile = "events: Ir\n\
              fl=(1) a.rs\nfn=(1) one\n16 400\n+3 20\n\
              cfn=(2) sha2::sha256::compress256\ncalls=2 50\n* 1000\n-1 5\n\
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_read_as_they_are_written() {
+    fn rows_round_trip() {
         let row = row("1.95.0", "bulk", 1210.7);
         let text = format!("{HEADING}\n{}\n", row.line());
         assert_eq!(read_table(&text).expect("a table"), [row]);

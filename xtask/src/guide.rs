@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_chapter_shows_is_part_of_its_program() {
+    fn a_chapters_code_must_be_part_of_its_program() {
         let link = "[it](../../crates/a/examples/guide/one.rs)";
         let chapter = |code: &str| format!("{link}\n```rust\n{code}\n```\n```sh\nls\n```\n");
         let program = "fn a() {}\nfn b() {}\n";

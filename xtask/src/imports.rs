@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_downwards_and_of_ones_own_are_free() {
+    fn imports_from_lower_floors_and_the_own_module_are_allowed() {
         let tree = imports(&[
             ("lib.rs", "mod top; pub use top::T; use crate::mid::M;"),
             (
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_found_once_with_its_way() {
+    fn a_cycle_is_reported_once_with_its_path() {
         let tree = imports(&[
             ("a.rs", "use crate::b;"),
             ("b/mod.rs", ""),
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_on_one_floor_is_a_circle() {
+    fn a_cycle_on_one_floor_is_reported() {
         let tree = imports(&[
             ("low.rs", "use crate::base;"),
             ("base.rs", "use crate::low;"),
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_files_is_found_through_a_re_export() {
+    fn a_cycle_of_files_is_found_through_a_re_export() {
         let tree = imports(&[
             (
                 "a/mod.rs",
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_files_goes_through_their_parent_only_if_it_leaves_the_folder() {
+    fn a_cycle_of_files_passes_through_their_parent_only_if_it_leaves_the_folder() {
         let within = imports(&[("a/mod.rs", "use self::b::B;"), ("a/b.rs", "use super::f;")]);
         assert_eq!(messages(&within.check_file_circles()), [""; 0]);
         let around = imports(&[
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_through_an_imported_module_and_through_a_glob_is_found() {
+    fn a_cycle_through_an_imported_module_or_a_glob_is_found() {
         let tree = imports(&[
             ("a/mod.rs", "mod b; mod c;"),
             (
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_through_a_name_that_lib_re_exports_is_found() {
+    fn a_cycle_through_a_name_re_exported_by_lib_is_found() {
         let tree = imports(&[
             ("lib.rs", "pub use a::A;"),
             ("a.rs", "use crate::b::B;"),

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn older_syntax_is_not() {
+    fn older_syntax_is_not_reported() {
         for text in [
             "match a { _ => if let Some(b) = c { d } else { e } _ => 0 }",
             "if let A { b } = c && let Some(d) = b { match d { _ => 0 } }",

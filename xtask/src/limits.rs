@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn long_functions_are_found_where_they_may_not_be() {
+    fn long_functions_are_found_where_they_are_forbidden() {
         let text = format!("fn a() {{{}}}", "\n".repeat(70));
         let tokens = Source::new(&text).without_tests();
         let found = |path: &str| messages(&check_functions(path, &tokens));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_does_not_name_the_connection() {
+    fn a_part_that_names_the_connection_is_found() {
         let text = "// Connection\nuse super::super::Connection;\nfn f(c: ConnectionId) {}\n\
             const S: &str = \"Connection\";\n\
             #[cfg(test)] mod tests { use super::Connection; }";

@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_allows_is_free() {
+    fn dependencies_in_the_table_are_allowed() {
         let rest = "[dependencies]\n# Why.\nsquall-protect.workspace = true\nrustls = \"0.23\"\n\
                     [dev-dependencies]\nsquall-core.workspace = true\n[features]\nsquall-core = []";
         assert_eq!(messages("squall-tls", rest), [""; 0]);
     }
 
     #[test]
-    fn wire_has_no_dependencies_at_all() {
+    fn wire_must_not_have_dependencies() {
         let rest = "[dependencies]\nbytes = \"1\"\n[dev-dependencies]\nproptest = \"1\"";
         let expected = "Cargo.toml:4: `squall-wire` has no dependencies, so not `bytes` either";
         assert_eq!(messages("squall-wire", rest), [expected]);

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_of_a_unit_are_those_behind_the_command() {
+    fn the_arguments_of_a_unit_follow_the_command() {
         let unit =
             "[Service]\n# ExecStart=/bin/false\nExecStart=/usr/local/bin/squall perf server\n";
         assert_eq!(
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_of_an_image_are_its_last_cmd() {
+    fn the_arguments_of_an_image_are_those_of_its_last_cmd() {
         let file =
             "CMD [\"old\"]\nENTRYPOINT [\"/usr/local/bin/squall\"]\nCMD [\"perf\", \"server\"]\n";
         assert_eq!(

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_literal_or_comment_is_code() {
+    fn literals_and_comments_contain_no_code() {
         assert_eq!(words(r#"a "unsafe \" unsafe" b"#), ["a", "b"]);
         assert_eq!(words("a r#\"unsafe \" unsafe\"# b"), ["a", "b"]);
         assert_eq!(words("a br##\"x\"# unsafe\"## b"), ["a", "b"]);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn test_items_are_left_out() {
+    fn test_items_are_removed() {
         let kept = |text: &str| {
             let tokens = Source::new(text).without_tests();
             tokens

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn references_that_dangle_are_found() {
+    fn dangling_references_are_found() {
         let exists = |name: &str| matches!(name, "SECURITY.md" | "src/lib.rs");
         let text = "// See `SECURITY.md` row 5, src/lib.rs.\n//! Or plan.md, section 3.\nlet a = \"b.rs\";";
         let expected = Finding::new(

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_can_set_it() {
+    fn setting_the_flag_is_found_anywhere() {
         let set = format!("rustflags = [\"--cfg\", \"{}\"]", name());
         for path in [
             ".cargo/config.toml",
