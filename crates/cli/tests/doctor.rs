@@ -26,7 +26,7 @@ fn veth(setup: &str) -> serde_json::Value {
         .args(flags.expect("unshare(1) makes a network namespace"))
         .args(["sh", "-c", &script, env!("CARGO_BIN_EXE_squall")])
         .output()
-        .expect("it just worked");
+        .expect("unshare(1) worked a moment ago");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");

@@ -219,7 +219,7 @@ fn connections_are_closed_when_writing_fails() {
     let mut pipe = squall.stdout.take().expect("piped");
     pipe.read_exact(&mut [0; 10]).expect("the beginning");
     drop(pipe);
-    assert_eq!(squall.wait().expect("it ends").code(), Some(23));
+    assert_eq!(squall.wait().expect("the process exits").code(), Some(23));
     assert_left(server);
 }
 
@@ -237,7 +237,11 @@ fn connections_are_closed_on_interrupt() {
         if stage == "reading" {
             std::io::copy(&mut pipe, &mut std::io::sink()).expect("the rest");
         }
-        assert_eq!(squall.wait().expect("it ends").code(), Some(130), "{stage}");
+        assert_eq!(
+            squall.wait().expect("the process exits").code(),
+            Some(130),
+            "{stage}"
+        );
     }
     assert_left(server);
 }

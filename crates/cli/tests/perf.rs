@@ -172,7 +172,8 @@ fn a_closed_port_is_reported_in_one_line() {
     // A socket connected to another one: the system refuses all other datagrams, and no other test
     // gets the port.
     let held = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    held.connect("127.0.0.1:9").expect("it is loopback");
+    held.connect("127.0.0.1:9")
+        .expect("a UDP socket can connect on loopback");
     let address = held.local_addr().expect("bound").to_string();
     for work in ["-n1K", "--requests", "--handshakes=full"] {
         let line = failure(&["perf", "client", &address, "-k", work]);
@@ -198,9 +199,9 @@ fn a_killed_server_is_detected_at_once() {
             .expect("the binary runs");
         // Whether or not it has connected by then, it notices that the server is gone.
         std::thread::sleep(Duration::from_millis(700));
-        server.process.kill().expect("it runs");
-        server.process.wait().expect("it ends");
-        let output = client.wait_with_output().expect("it ends");
+        server.process.kill().expect("the server runs");
+        server.process.wait().expect("the process exits");
+        let output = client.wait_with_output().expect("the process exits");
         assert_eq!(output.status.code(), Some(1));
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
         let error = report["error"].as_str().expect("text");
@@ -228,7 +229,7 @@ fn a_silent_server_is_reported_until_the_idle_timeout() {
         .expect("the binary runs");
     std::thread::sleep(Duration::from_millis(700));
     signal(&server.process, "STOP");
-    let output = client.wait_with_output().expect("it ends");
+    let output = client.wait_with_output().expect("the process exits");
     signal(&server.process, "CONT");
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).expect("text");
@@ -343,7 +344,7 @@ fn a_ca_certificate_used_by_a_server_is_distinguished_from_an_untrusted_one() {
     let line = failure(&["perf", "client", &server.address(), "--cacert", cert]);
     assert!(line.contains("CA:FALSE"), "{line}");
     for file in [&cert_file, &key_file] {
-        std::fs::remove_file(file).expect("it was there");
+        std::fs::remove_file(file).expect("the file exists");
     }
 }
 
@@ -354,7 +355,7 @@ fn a_full_disk_is_reported() {
     let full = std::fs::File::options().write(true).open("/dev/full");
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_squall"))
         .args(["perf", "--only", "tcp", "-n", "1K", "--rounds", "1"])
-        .stdout(full.expect("Linux has it"))
+        .stdout(full.expect("Linux has /dev/full"))
         .output()
         .expect("the binary runs");
     assert_eq!(output.status.code(), Some(1));

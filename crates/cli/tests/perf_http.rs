@@ -197,7 +197,7 @@ fn ctrl_c_ends_an_http_measurement_and_its_server() {
     let first = lines.next().expect("a line").expect("text");
     assert!(first.starts_with("loopback"), "{first}");
     signal(&process, "INT");
-    let output = process.wait_with_output().expect("it ends");
+    let output = process.wait_with_output().expect("the process exits");
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).expect("text");
     assert_eq!(stderr, "squall: interrupted before anything was measured\n");

@@ -367,7 +367,7 @@ fn csv_has_a_heading_and_a_plot_is_an_svg() {
     assert!(rows[1][3].parse::<f64>().is_ok_and(|filled| filled >= 1.0));
     assert_eq!(rows[3], ["1", "", "", "", ""], "{text}");
     let svg = std::fs::read_to_string(&file).expect("the picture");
-    std::fs::remove_file(&file).expect("it was there");
+    std::fs::remove_file(&file).expect("the file exists");
     let document = roxmltree::Document::parse(&svg).expect("XML");
     let parts = document.descendants().filter(|node| {
         node.has_tag_name("title") && node.text().is_some_and(|text| text.starts_with("AEAD"))
@@ -397,7 +397,7 @@ fn ctrl_c_ends_a_server_with_a_summary_and_closes_its_connections() {
     }
     // Noticed at once, not by a timeout.
     while lines.next().is_some() {}
-    let output = client.wait_with_output().expect("it ends");
+    let output = client.wait_with_output().expect("the process exits");
     assert!(begin.elapsed() < Duration::from_secs(8));
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -430,7 +430,7 @@ fn ctrl_c_ends_a_measurement_and_prints_the_results_so_far() {
                 .expect("the binary runs");
             std::thread::sleep(Duration::from_secs(seconds));
             signal(&child, "TERM");
-            child.wait_with_output().expect("it ends")
+            child.wait_with_output().expect("the process exits")
         };
         // On a slow machine there is nothing yet after a second.
         let mut outputs = [1, 5, 20].into_iter().map(interrupted_after);
@@ -517,7 +517,7 @@ fn another_application_protocol_is_reported_in_one_line() {
         "{line}"
     );
     drop(other.stdin.take());
-    assert!(other.wait().expect("it ends").success());
+    assert!(other.wait().expect("the process exits").success());
 }
 
 #[test]
@@ -529,7 +529,7 @@ fn a_file_that_is_not_a_certificate_is_reported_in_one_line() {
     assert!(line.contains(name) && line.contains("PEM"), "{line}");
     let line = failure(&["perf", "client", "127.0.0.1:1", "--cacert", name]);
     assert!(line.contains(name) && line.contains("PEM"), "{line}");
-    std::fs::remove_file(&file).expect("it was there");
+    std::fs::remove_file(&file).expect("the file exists");
 }
 
 #[test]

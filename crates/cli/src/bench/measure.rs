@@ -488,10 +488,7 @@ mod tests {
                         let sides: Vec<Side> = sides.into_iter().filter(has).collect();
                         for side in sides.repeat(2) {
                             course.restore(side);
-                            assert!(
-                                course.check().is_err(),
-                                "restored packets are not worked on"
-                            );
+                            assert!(course.check().is_err(), "restored packets are unprocessed");
                             course.work(side);
                             course.check().expect("worked on");
                         }

@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn unavailable_cores_are_reported() {
-        let two = cores(Some((1, 0)), 1, &[0, 1]).expect("both are there");
+        let two = cores(Some((1, 0)), 1, &[0, 1]).expect("both cores are available");
         assert_eq!((two.server, two.client), (Some(1), Some(0)));
         let message = cores(Some((0, 9)), 1, &[0, 1]).expect_err("no core 9");
         assert!(message.to_string().contains("--cpu"));

@@ -300,7 +300,7 @@ mod tests {
         }
         // The writer must have seen the earlier lines.
         let old = scratch.path().join("access.log.1");
-        std::fs::rename(&path, &old).expect("it is there");
+        std::fs::rename(&path, &old).expect("the log exists");
         log.reopen();
         assert!(log.write(&line("/after", "")));
         drop(log);

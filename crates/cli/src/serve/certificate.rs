@@ -200,7 +200,7 @@ mod tests {
             cert: scratch.path().join("cert.pem"),
             key: scratch.path().join("key.pem"),
         };
-        let certificate = Certificate::new(source).expect("it is good");
+        let certificate = Certificate::new(source).expect("a valid certificate");
         let current = || Arc::clone(&certificate.current.0.read().expect("no panic"));
         let first = current();
         // A key that belongs to another certificate.
@@ -215,11 +215,11 @@ mod tests {
             "{error}"
         );
         assert!(Arc::ptr_eq(&first, &current()));
-        std::fs::remove_file(scratch.path().join("cert.pem")).expect("it is there");
+        std::fs::remove_file(scratch.path().join("cert.pem")).expect("the file exists");
         assert!(certificate.reload().is_err());
         assert!(Arc::ptr_eq(&first, &current()));
         write(pem());
-        assert!(certificate.reload().expect("it is good"));
+        assert!(certificate.reload().expect("a valid certificate"));
         assert!(!Arc::ptr_eq(&first, &current()));
     }
 

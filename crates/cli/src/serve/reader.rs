@@ -237,7 +237,7 @@ mod tests {
                     len as u64,
                 );
                 reader.can_try &= can_try;
-                let read = run(read_all(reader)).expect("it is readable");
+                let read = run(read_all(reader)).expect("the file is readable");
                 assert!(read == expected[offset..offset + len], "{offset} {len}");
             }
         }
@@ -254,7 +254,7 @@ mod tests {
         for can_try in [true, false] {
             let mut reader = Reader::new(Arc::clone(&file), Arc::default(), 50, 51);
             reader.can_try &= can_try;
-            let error = run(read_all(reader)).expect_err("it is too short");
+            let error = run(read_all(reader)).expect_err("the file is too short");
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
         }
     }

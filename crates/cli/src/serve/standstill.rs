@@ -163,7 +163,8 @@ mod tests {
 
     #[test]
     fn a_client_that_grants_no_window_is_given_up() {
-        let after = given_up(Asked::Gave, false, Duration::from_secs(30)).expect("it is");
+        let after =
+            given_up(Asked::Gave, false, Duration::from_secs(30)).expect("the client is given up");
         assert!(after >= LIMIT, "{after:?}");
     }
 

@@ -28,9 +28,9 @@ pub(crate) fn squall(args: &[&str]) -> Output {
         }
         hangs
     });
-    let output = process.wait_with_output().expect("it ends");
+    let output = process.wait_with_output().expect("the process exits");
     drop(ended);
-    assert!(!watch.join().expect("it watches"), "{args:?} hangs");
+    assert!(!watch.join().expect("the watchdog runs"), "{args:?} hangs");
     output
 }
 
@@ -120,7 +120,7 @@ impl Server {
     /// Asks it to end, as Ctrl-C does, and returns its exit code and its last lines.
     pub(crate) fn interrupt(mut self) -> (Option<i32>, String) {
         signal(&self.process, "INT");
-        let status = self.process.wait().expect("it ends");
+        let status = self.process.wait().expect("the process exits");
         let lines: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
         (status.code(), lines.join("\n"))
     }

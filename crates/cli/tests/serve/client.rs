@@ -96,7 +96,7 @@ impl Server {
         let stderr = BufReader::new(process.stderr.take().expect("piped")).lines();
         let mut before = Vec::new();
         let port = loop {
-            let line = stdout.next().expect("it listens").expect("text");
+            let line = stdout.next().expect("the server listens").expect("text");
             if let Some(address) = line.strip_prefix("listening on 127.0.0.1:") {
                 let port = address.split(' ').next().expect("a port");
                 break port.parse().expect("a port");
@@ -115,7 +115,7 @@ impl Server {
     /// Asks it to end, and waits until it has.
     pub(crate) fn stop(mut self) -> Option<i32> {
         crate::common::signal(&self.process, "TERM");
-        self.process.wait().expect("it ends").code()
+        self.process.wait().expect("the server exits").code()
     }
 
     /// A TLS connection that offers one application protocol.
@@ -124,7 +124,7 @@ impl Server {
         config.alpn_protocols = vec![alpn.to_vec()];
         let tcp = TcpStream::connect(("127.0.0.1", self.port))
             .await
-            .expect("it listens");
+            .expect("the server listens");
         let name = ServerName::try_from("localhost").expect("a name");
         let connected = TlsConnector::from(Arc::new(config))
             .connect(name, tcp)

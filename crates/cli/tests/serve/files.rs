@@ -119,7 +119,7 @@ fn http3_can_be_disabled() {
         assert!(!fields.contains_key("alt-svc"));
     });
     // The port is free.
-    std::net::UdpSocket::bind(("127.0.0.1", server.port)).expect("nobody has it");
+    std::net::UdpSocket::bind(("127.0.0.1", server.port)).expect("the UDP port is free");
 }
 
 // test: RFC 9000 §8.1.2
@@ -163,7 +163,7 @@ fn a_request_must_have_exactly_one_host() {
             let request = format!("GET / HTTP/1.1\r\n{fields}Connection: close\r\n\r\n");
             tls.write_all(request.as_bytes())
                 .await
-                .expect("it is taken");
+                .expect("the request is sent");
             let mut answer = String::new();
             tls.read_to_string(&mut answer).await.expect("text");
             answer

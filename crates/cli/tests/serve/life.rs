@@ -76,7 +76,7 @@ fn a_generated_certificate_has_the_printed_fingerprints() {
     let spki = printed
         .split("--ignore-certificate-errors-spki-list=")
         .nth(1)
-        .expect("it is printed");
+        .expect("the fingerprint is printed");
     assert_eq!(spki.lines().next().expect("a line").len(), 44);
 }
 
@@ -112,7 +112,10 @@ fn requests_in_flight_complete_before_shutdown() {
             }
             assert_eq!(len, 20_000_000, "{version:?}");
         });
-        assert_eq!(server.process.wait().expect("it ends").code(), Some(0));
+        assert_eq!(
+            server.process.wait().expect("the server exits").code(),
+            Some(0)
+        );
         // The log is complete.
         let log = std::fs::read_to_string(log).expect("a log");
         let line: serde_json::Value = serde_json::from_str(log.trim()).expect("one object");
@@ -142,7 +145,7 @@ fn a_second_signal_or_the_end_of_the_grace_period_exits_at_once() {
                 signal(&server.process, "INT");
             }
             assert_eq!(
-                server.process.wait().expect("it ends").code(),
+                server.process.wait().expect("the server exits").code(),
                 Some(code),
                 "{grace}"
             );
@@ -169,8 +172,13 @@ fn slow_clients_are_dropped() {
         // Never a byte: no handshake.
         let mut tcp = TcpStream::connect(("127.0.0.1", server.port))
             .await
-            .expect("it listens");
-        assert_eq!(tcp.read(&mut [0; 100]).await.expect("it is closed"), 0);
+            .expect("the server listens");
+        assert_eq!(
+            tcp.read(&mut [0; 100])
+                .await
+                .expect("the connection is closed"),
+            0
+        );
         for (alpn, start) in [
             (&b"http/1.1"[..], &b""[..]),
             (b"http/1.1", b"GET / HTTP/1.1\r\nHost: a\r\n"),
@@ -182,14 +190,14 @@ fn slow_clients_are_dropped() {
             ),
         ] {
             let mut tls = server.tls(alpn).await;
-            tls.write_all(start).await.expect("it is taken");
+            tls.write_all(start).await.expect("the data is sent");
             // It must end, no matter how.
             let _ = tls.read_to_end(&mut Vec::new()).await;
         }
         // Reads nothing of its response: both versions.
         let get = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
         let mut tls = server.tls(b"http/1.1").await;
-        tls.write_all(get).await.expect("it is taken");
+        tls.write_all(get).await.expect("the data is sent");
         // Read the response's first byte, then nothing until the server has given up.
         assert_eq!(tls.read(&mut [0]).await.expect("a byte"), 1);
         let mut stalled = Vec::new();
@@ -233,12 +241,14 @@ fn an_unread_response_is_reset_and_its_connection_continues() {
                 }
             };
             let limit = std::time::Duration::from_secs(30);
-            tokio::time::timeout(limit, ended).await.expect("it ends");
+            tokio::time::timeout(limit, ended)
+                .await
+                .expect("the server exits");
             let error = large
                 .into_body()
                 .collect()
                 .await
-                .expect_err("it is cut short");
+                .expect_err("the body is truncated");
             if version == Version::Http3 {
                 let error = error.downcast_ref().expect("an error of HTTP/3");
                 let cancelled = squall_h3::Code::H3_REQUEST_CANCELLED;
@@ -296,7 +306,7 @@ pub(crate) fn metrics(server: &Server) -> String {
         .iter()
         .find_map(|line| line.strip_prefix("metrics at http://"));
     let address = address.expect("metrics").trim_end_matches("/metrics");
-    let mut tcp = std::net::TcpStream::connect(address).expect("it listens");
+    let mut tcp = std::net::TcpStream::connect(address).expect("the server listens");
     std::io::Write::write_all(&mut tcp, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
         .expect("taken");
     let mut text = String::new();
@@ -357,7 +367,10 @@ fn until_eof_stops_with_the_end_of_input() {
         assert_eq!(client.get("/", &[]).await.0, 200);
     });
     drop(server.process.stdin.take());
-    assert_eq!(server.process.wait().expect("it ends").code(), Some(0));
+    assert_eq!(
+        server.process.wait().expect("the server exits").code(),
+        Some(0)
+    );
     // It continues if not asked to stop.
     run(async {
         let mut client = other.connect(Version::Http1).await;

@@ -166,7 +166,7 @@ fn early_requests_are_marked_or_rejected_where_early_data_is_allowed() {
         let server = serve(&application, more);
         run(async {
             let Client::Http3((_, endpoint)) = server.connect(Version::Http3).await else {
-                unreachable!("it was asked for");
+                unreachable!("HTTP/3 was requested");
             };
             let (mut early, mut refused) = (false, false);
             // Whether a request arrives before its handshake is complete is a race.
@@ -211,7 +211,10 @@ fn bodies_stream_in_both_directions() {
         for version in ALL {
             let mut client = server.connect(version).await;
             let (request, mut sender) = streamed(Request::post("/"));
-            sender.send_data("first".into()).await.expect("it is taken");
+            sender
+                .send_data("first".into())
+                .await
+                .expect("the data is sent");
             let response = client.send(request).await.expect("a response");
             assert!(!response.headers().contains_key("x-hop"));
             let mut body = response.into_body();
@@ -223,7 +226,7 @@ fn bodies_stream_in_both_directions() {
             sender
                 .send_data("second".into())
                 .await
-                .expect("it is taken");
+                .expect("the data is sent");
             assert_eq!(next().await, "second");
             drop(sender);
             assert!(body.collect().await.expect("the end").to_bytes().is_empty());
@@ -317,13 +320,16 @@ fn trailers_are_forwarded_both_ways() {
                 .header("te", "trailers")
                 .header("trailer", "x-request");
             let (request, mut sender) = streamed(request);
-            sender.send_data("data".into()).await.expect("it is taken");
+            sender
+                .send_data("data".into())
+                .await
+                .expect("the data is sent");
             let mut trailers = HeaderMap::new();
             trailers.insert("x-request", "1".parse().expect("a value"));
             sender
                 .send_trailers(trailers)
                 .await
-                .expect("they are taken");
+                .expect("the trailers are sent");
             drop(sender);
             let response = client.send(request).await.expect("a response");
             let collected = response.into_body().collect().await.expect("a body");
@@ -501,19 +507,25 @@ fn failures_of_the_application_map_to_a_status() {
             }
             // A client's body that never ends.
             let (request, mut sender) = streamed(Request::post("/silent"));
-            sender.send_data("data".into()).await.expect("it is taken");
+            sender
+                .send_data("data".into())
+                .await
+                .expect("the data is sent");
             let mut client = server.connect(version).await;
             let status = client.send(request).await.expect("a response").status();
             assert_eq!(status, 408);
             // A request whose response has begun.
             let (request, mut sender) = streamed(Request::post("/begun"));
-            sender.send_data("data".into()).await.expect("it is taken");
+            sender
+                .send_data("data".into())
+                .await
+                .expect("the data is sent");
             let mut client = server.connect(version).await;
             let cut = match client.send(request).await {
                 Ok(response) => response.into_body().collect().await.err(),
                 Err(error) => Some(error),
             };
-            let cut = cut.expect("it is cut short");
+            let cut = cut.expect("the body is truncated");
             if version == Version::Http3 {
                 let error = cut.downcast_ref().expect("an error of HTTP/3");
                 let cancelled = squall_h3::Code::H3_REQUEST_CANCELLED;
@@ -554,14 +566,16 @@ fn a_client_that_expects_100_continue_gets_it() {
         let mut tls = server.tls(b"http/1.1").await;
         let head =
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\nExpect: 100-continue\r\n\r\n";
-        tls.write_all(head.as_bytes()).await.expect("it is taken");
+        tls.write_all(head.as_bytes())
+            .await
+            .expect("the data is sent");
         let expected = b"HTTP/1.1 100 Continue\r\n\r\n";
         let mut interim = vec![0; expected.len()];
         tls.read_exact(&mut interim)
             .await
             .expect("an interim response");
         assert_eq!(interim, expected);
-        tls.write_all(b"content").await.expect("it is taken");
+        tls.write_all(b"content").await.expect("the data is sent");
         let mut response = Vec::new();
         while !response.ends_with(b"\r\n\r\ncontent") {
             let byte = tls.read_u8().await.expect("a byte");
@@ -603,8 +617,8 @@ async fn chat(upgraded: hyper::upgrade::Upgraded) {
         stream
             .write_all(said.as_bytes())
             .await
-            .expect("it is taken");
-        stream.flush().await.expect("it is taken");
+            .expect("the data is sent");
+        stream.flush().await.expect("the data is sent");
         let mut line = vec![0; answer.len()];
         stream.read_exact(&mut line).await.expect("an answer");
         assert_eq!(line, answer.as_bytes());
@@ -712,7 +726,10 @@ fn websockets_work_over_http3() {
         assert_eq!(response.status(), 200);
         let mut body = response.into_body();
         for (said, answer) in [("hello\n", "olleh\n"), ("abc\n", "cba\n")] {
-            sender.send_data(said.into()).await.expect("it is taken");
+            sender
+                .send_data(said.into())
+                .await
+                .expect("the data is sent");
             let frame = body.frame().await.expect("a frame").expect("data");
             assert_eq!(frame.into_data().expect("data"), answer);
         }

@@ -93,7 +93,10 @@ fn an_upgrade_loses_no_request() {
             while let Some(frame) = body.frame().await {
                 let frame = frame.expect("data");
                 let data = frame.data_ref().expect("no trailers");
-                assert!(data.iter().all(|byte| *byte == b'o'), "of one release");
+                assert!(
+                    data.iter().all(|byte| *byte == b'o'),
+                    "the body is that of one release"
+                );
                 len += data.len();
             }
             assert_eq!(len, LARGE);
@@ -110,7 +113,10 @@ fn an_upgrade_loses_no_request() {
             .collect();
         let last = lines.last().expect("a line");
         assert!(last.starts_with("handed over;"), "{last}");
-        assert_eq!(server.process.wait().expect("it ends").code(), Some(0));
+        assert_eq!(
+            server.process.wait().expect("the server exits").code(),
+            Some(0)
+        );
     }
     assert_eq!(third.expect("started").stop(), Some(0));
 }
@@ -152,8 +158,8 @@ fn the_ports_survive_a_successor_that_crashes() {
         body.frame().await.expect("a frame").expect("data");
         let start = || tokio::task::block_in_place(|| releases.start(first.port, &releases.new));
         let mut second = start();
-        second.process.kill().expect("it runs");
-        tokio::task::block_in_place(|| second.process.wait()).expect("it ends");
+        second.process.kill().expect("the server runs");
+        tokio::task::block_in_place(|| second.process.wait()).expect("the server exits");
         // As a supervisor does. The predecessor needs a moment to notice.
         while !std::path::Path::new(&releases.path).exists() {
             tokio::task::yield_now().await;
@@ -287,8 +293,8 @@ fn a_host_key_outlives_the_process() {
     run(async {
         let mut client = first.connect(Version::Http3).await;
         assert_eq!(client.get("/", &[]).await.0, 200);
-        first.process.kill().expect("it runs");
-        tokio::task::block_in_place(|| first.process.wait()).expect("it ends");
+        first.process.kill().expect("the server runs");
+        tokio::task::block_in_place(|| first.process.wait()).expect("the server exits");
         let second = tokio::task::block_in_place(|| Server::at(first.port, &args));
         let request = Request::get("/").body(whole("")).expect("a request");
         let error = client.send(request).await.expect_err("no response");

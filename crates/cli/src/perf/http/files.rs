@@ -102,7 +102,7 @@ mod tests {
         for file in File::video().into_iter().chain([File::audio()]) {
             let name = path.join(file.path.trim_start_matches('/'));
             assert_eq!(
-                std::fs::metadata(name).expect("it is there").len(),
+                std::fs::metadata(name).expect("the file exists").len(),
                 file.len
             );
         }

@@ -433,7 +433,7 @@ mod tests {
         assert!(cache.get(&root, b"a").is_none());
         let entry = load(&cache, &root, "a");
         assert!(entry.varies());
-        std::fs::remove_file(scratch.path().join("a")).expect("it is there");
+        std::fs::remove_file(scratch.path().join("a")).expect("the file exists");
         age(&entry);
         assert!(cache.get(&root, b"a").is_none());
         assert_eq!(cache.inner.read().expect("no panic").bytes, 0);

@@ -194,13 +194,10 @@ impl Report {
         let gap = outcome.restart.gap.as_secs_f64();
         let witness = &outcome.restart.witness;
         self.require(witness.is_told, || {
-            "no GOAWAY came while a response was under way".to_owned()
+            "no GOAWAY arrived while a response was in flight".to_owned()
         });
         self.require(witness.got_everything(), || {
-            format!(
-                "a response that was under way ended after {} bytes",
-                witness.bytes
-            )
+            format!("a response in flight ended after {} bytes", witness.bytes)
         });
         for (name, end) in [
             ("first end", &outcome.restart.end),

@@ -350,7 +350,7 @@ impl Stage {
             return (None, Vec::new());
         }
         let ids = [server.process.id(), std::process::id()];
-        let resident = |id| super::watch::sample(id).expect("it runs").resident as f64;
+        let resident = |id| super::watch::sample(id).expect("the server runs").resident as f64;
         let before = ids.map(resident);
         let endpoint = endpoint(&Handle::current(), &Arc::default());
         let (mut clients, mut tasks) = (Vec::new(), JoinSet::new());
