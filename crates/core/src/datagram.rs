@@ -239,13 +239,13 @@ mod tests {
         let [mut one, mut other] = [Datagrams::default(), Datagrams::default()];
         one.receive(&[1; 100], 1 << 20, &mut pool);
         one.receive(&[2; 100], 1 << 20, &mut pool);
-        let first = one.read(&mut pool).expect("one of two");
-        assert!(one.memory() >= 2048, "the second lies in the same chunk");
+        let first = one.read(&mut pool).expect("the first of two datagrams");
+        assert!(one.memory() >= 2048, "the second datagram shares the chunk");
         let place = first.as_ptr();
         drop((first, one.read(&mut pool)));
         assert_eq!(one.memory(), 0);
         other.receive(&[3; 100], 1 << 20, &mut pool);
-        let read = other.read(&mut pool).expect("it has come");
+        let read = other.read(&mut pool).expect("the datagram has arrived");
         assert_eq!(read.as_ptr(), place);
         // Chunks grow while nothing is read.
         for _ in 0..100 {

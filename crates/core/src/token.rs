@@ -327,7 +327,7 @@ mod tests {
         let open =
             |now, remote, version| super::tests::key(1).open(&token, now, remote, version, &id(7));
         let Verdict::Address(good) = open(NOW, address(1, 5), 1) else {
-            panic!("it is good");
+            panic!("the token is valid");
         };
         assert_eq!(good.issued, Duration::from_secs(1_700_000_100));
         assert_eq!(open(NOW, address(1, 77), 1), Verdict::Address(good));
@@ -346,10 +346,13 @@ mod tests {
         assert_eq!(
             key.open(&other, NOW, address(1, 5), 1, &ConnectionId::EMPTY),
             Verdict::Invalid,
-            "one kind is not the other"
+            "a token of one kind is not accepted as the other"
         );
         let again = key.new_token(rng, NOW, address(1, 5), 1);
-        assert_ne!(token, again, "tokens do not show that they are alike");
+        assert_ne!(
+            token, again,
+            "two tokens for the same client cannot be linked"
+        );
     }
 
     /// RFC 9000 §8.1.1: a server that holds no state must not be made to answer with more than it

@@ -81,7 +81,7 @@ fn assert_honest(what: &str, (estimate, allocated): (f64, f64)) {
     assert!((0.6..=1.6).contains(&ratio), "{what}: {ratio:.2}");
 }
 
-// test: SECURITY.md row 53: a limit on memory is worth what is known of it
+// test: SECURITY.md row 53: a memory limit is only as good as its estimates
 #[test]
 fn a_connection_reports_the_memory_that_it_takes() {
     let (client_tls, server_tls) = tls();
@@ -389,7 +389,9 @@ fn busy_keys_free_their_tables_when_idle() {
                 received += chunk.len();
             }
         }
-        pair.connection(from).finish(id).expect("it is open");
+        pair.connection(from)
+            .finish(id)
+            .expect("the stream is open");
         pair.run();
         pair.connection(to).accept(Direction::Unidirectional);
         while pair

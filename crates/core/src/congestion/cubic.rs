@@ -414,7 +414,7 @@ mod tests {
         }
     }
 
-    // test: RFC 9438 §4.2 — with a large window and a long way the window follows W_cubic(t).
+    // test: RFC 9438 §4.2 — with a large window and a long RTT the window follows W_cubic(t).
     #[test]
     fn growth_follows_the_formula() {
         let before = 1_000_000.0;
@@ -443,7 +443,7 @@ mod tests {
         );
     }
 
-    // test: RFC 9438 §4.3 — with a small window and a short way CUBIC grows as AIMD(0.53, 0.7).
+    // test: RFC 9438 §4.3 — with a small window and a short RTT CUBIC grows as AIMD(0.53, 0.7).
     #[test]
     fn small_windows_grow_as_in_the_reno_friendly_region() {
         let mut cubic = after_loss(20_000);
@@ -589,7 +589,7 @@ mod tests {
         assert_eq!(cubic.ssthresh(), None);
     }
 
-    // test: RFC 9406 §4.3 — small changes and short ways do not end slow start.
+    // test: RFC 9406 §4.3 — small changes of the RTT and short RTTs do not end slow start.
     #[test]
     fn hystart_ignores_less_than_the_threshold() {
         let mut cubic = Cubic::new(DATAGRAM);

@@ -412,7 +412,11 @@ mod tests {
             assert_eq!(controller.window(), 14_000);
             ack(&mut controller, at(100), 14_000, at(0), false, &rtt(100));
             controller.set_max_datagram(1200);
-            assert_eq!(controller.window(), 28_000, "a window that has moved stays");
+            assert_eq!(
+                controller.window(),
+                28_000,
+                "a window that has changed is not rescaled"
+            );
             controller.on_persistent_congestion();
             controller.set_max_datagram(9000);
             assert_eq!(
@@ -435,7 +439,7 @@ mod tests {
             assert!(!controller.on_lost(at(151), 1000, 1, at(61), &rtt(100)));
             assert!(
                 !controller.on_spurious_loss(1000, false),
-                "one of them was real"
+                "a partly genuine episode is not undone"
             );
             assert!(controller.on_spurious_loss(1000, true));
             assert_eq!(
@@ -464,9 +468,12 @@ mod tests {
         assert!(bbr.on_spurious_loss(1000, true));
         assert!(
             bbr.on_lost(at(102), 1000, 1, at(60)),
-            "a round without loss so far"
+            "the round counts as one without loss so far"
         );
         bbr.on_marked();
-        assert!(!bbr.on_spurious_loss(1000, true), "that was congestion");
+        assert!(
+            !bbr.on_spurious_loss(1000, true),
+            "a CE mark is genuine congestion"
+        );
     }
 }

@@ -184,7 +184,7 @@ mod tests {
 
     impl Script {
         fn enter(&self, method: &str) {
-            assert_ne!(self.panic_in, method, "as the test demands");
+            assert_ne!(self.panic_in, method, "requested by the test");
         }
     }
 
@@ -192,7 +192,7 @@ mod tests {
         fn drop(&mut self) {
             // The second panic of a controller, after the one that disabled it.
             if !self.panic_in.is_empty() && !std::thread::panicking() {
-                panic!("as the test demands");
+                panic!("requested by the test");
             }
         }
     }

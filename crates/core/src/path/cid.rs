@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(
             result,
             Err(TransportErrorCode::CONNECTION_ID_LIMIT_ERROR),
-            "retirements must not pile up"
+            "unacknowledged retirements are limited"
         );
     }
 
@@ -506,7 +506,11 @@ mod tests {
         ids.lend(9);
         ids.lend(10);
         assert!(ids.has_lent(9) && !ids.has_lent(10));
-        assert_eq!(ids.of(10), id(1), "without one of its own it shares");
+        assert_eq!(
+            ids.of(10),
+            id(1),
+            "a path without its own id shares another's"
+        );
         // Until there is one.
         ids.on_new(4, 0, id(4), [4; 16]).unwrap();
         assert_eq!(ids.of(10), id(4));

@@ -438,8 +438,12 @@ mod tests {
         state.on_sent(2400);
         assert_eq!(state.allowance(), 1200);
         state.on_sent(1);
-        assert_eq!(state.allowance(), 0, "1,199 bytes are no datagram");
-        assert_eq!(state.credit(), 1199, "but enough for a probe");
+        assert_eq!(
+            state.allowance(),
+            0,
+            "1,199 bytes are too few for a full datagram"
+        );
+        assert_eq!(state.credit(), 1199, "the rest suffices for a probe");
         state.on_received(1);
         assert_eq!(state.allowance(), 1202);
         state.validated = true;

@@ -444,23 +444,32 @@ mod tests {
         assert!(mtu.current() <= 1280 && !mtu.wants_probe(NOW));
         assert!(!mtu.wants_probe(NOW + Duration::from_secs(599)));
         assert!(mtu.wants_probe(NOW + RAISE));
-        assert!(mtu.current() > 1200, "what is known stays");
+        assert!(mtu.current() > 1200, "the size found so far is kept");
         search(&mut mtu, 1472, 0);
         assert_eq!(mtu.current(), 1472);
-        assert!(!mtu.wants_probe(NOW + RAISE * 3), "nothing to gain");
+        assert!(
+            !mtu.wants_probe(NOW + RAISE * 3),
+            "no larger size is left to probe"
+        );
     }
 
     // test: RFC 8899 §4.3
     #[test]
     fn losing_only_large_packets_restarts_the_search() {
         let mut mtu = up_to(1472);
-        assert!((0..9).all(|_| !mtu.on_large_lost(9)), "none is large yet");
+        assert!(
+            (0..9).all(|_| !mtu.on_large_lost(9)),
+            "no packet is larger than the minimum yet"
+        );
         search(&mut mtu, 1472, 0);
         for number in 0..9 {
             assert!(!mtu.on_large_lost(9) && !mtu.on_large_lost(9));
             mtu.on_large_acked(number);
         }
-        assert!((0..5).all(|_| !mtu.on_large_lost(1)), "chance does that");
+        assert!(
+            (0..5).all(|_| !mtu.on_large_lost(1)),
+            "single losses may be random"
+        );
         mtu.on_large_acked(20);
         assert!(!mtu.is_suspicious(20, 1400) && !mtu.is_suspicious(21, MIN_UDP_PAYLOAD));
         assert!(mtu.is_suspicious(21, 1400));

@@ -322,7 +322,11 @@ mod tests {
         assert_eq!(reordering.packet_threshold(), 3);
         assert_eq!(reordering.loss_delay(&rtt), Duration::from_millis(90));
         reordering.on_late(ms(85), 2, ms(0), &rtt);
-        assert_eq!(reordering.packet_threshold(), 3, "that is within bounds");
+        assert_eq!(
+            reordering.packet_threshold(),
+            3,
+            "lateness within the threshold changes nothing"
+        );
         reordering.on_late(ms(110), 7, ms(0), &rtt);
         assert_eq!(reordering.packet_threshold(), 8);
         assert_eq!(reordering.loss_delay(&rtt), Duration::from_millis(120));

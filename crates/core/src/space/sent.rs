@@ -576,7 +576,10 @@ mod tests {
         let run = sent.acknowledge_run(2, 1000, 0).expect("a run");
         assert_eq!((run.count, run.start, run.end), (3, 160, 400));
         assert_eq!(sent.outstanding_eliciting(), 0);
-        assert!(sent.acknowledge_run(2, 4, 0).is_none(), "known before");
+        assert!(
+            sent.acknowledge_run(2, 4, 0).is_none(),
+            "already acknowledged"
+        );
     }
 
     // test: SECURITY.md row 48
@@ -594,12 +597,16 @@ mod tests {
         // From here on, a repeated range, or a part of it, is one step.
         let steps = sent.packets.range(300..).map(|p| p.first_frame);
         assert!(steps.eq(std::iter::repeat_n(1000, 700)));
-        assert_eq!(sent.skip_acknowledged(0), 0, "it is outstanding");
+        assert_eq!(
+            sent.skip_acknowledged(0),
+            0,
+            "an outstanding packet is not skipped"
+        );
         sent.declare_lost(0);
         assert_eq!(
             sent.skip_acknowledged(0),
             0,
-            "lost, and may be acknowledged"
+            "a lost packet may still be acknowledged"
         );
         sent.pass_settled();
         assert_eq!(sent.oldest_outstanding, 1000);

@@ -232,7 +232,7 @@ mod tests {
         let rtt = Duration::from_millis(10);
         let mut credit = ReceiveCredit::new(1000, 3000);
         credit.receive_to(999);
-        assert!(!credit.is_used_up(), "the peer may go on");
+        assert!(!credit.is_used_up(), "the peer has credit left");
         credit.receive_to(1000);
         assert!(credit.is_used_up() && !credit.wants_update());
         assert_eq!(credit.renew(Time::from_nanos(0), rtt), 2000);
@@ -242,11 +242,14 @@ mod tests {
         assert_eq!(credit.renew(Time::from_nanos(1), rtt), 3100);
         credit.receive_to(3100);
         credit.consume(188);
-        assert!(!credit.is_used_up(), "too little to tell");
+        assert!(!credit.is_used_up(), "too little was read for a renewal");
         credit.consume(1);
         assert!(credit.is_used_up());
         assert_eq!(credit.renew(Time::from_nanos(2), rtt), 3289);
-        assert!(!ReceiveCredit::new(0, 0).is_used_up(), "nothing to give");
+        assert!(
+            !ReceiveCredit::new(0, 0).is_used_up(),
+            "a window of zero grants nothing"
+        );
     }
 
     // test: RFC 9000 §4.1
@@ -267,8 +270,8 @@ mod tests {
         assert_eq!(use_up(&mut credit, 400_000), 400_000);
         credit.set_max_window(150_000);
         let one = use_up(&mut credit, 400_000);
-        assert!(one > 400_000, "it grows again");
+        assert!(one > 400_000, "the window grows again");
         let two = use_up(&mut credit, one);
-        assert!(two - one > one - 400_000, "it grows again");
+        assert!(two - one > one - 400_000, "the window grows again");
     }
 }

@@ -266,9 +266,13 @@ mod tests {
         let mut streams = Streams::new(Side::Client, &TransportConfig::default());
         streams.set_peer_parameters(&params);
         let [a, b] = [(); 2].map(|()| {
-            let id = streams.open(Direction::Unidirectional).expect("10 may be");
+            let id = streams
+                .open(Direction::Unidirectional)
+                .expect("ten streams are allowed");
             let mut data = Bytes::from(vec![1; 10_000]);
-            streams.write(id, &mut data).expect("there is room");
+            streams
+                .write(id, &mut data)
+                .expect("the send window has room");
             id
         });
         let urgent = Priority {
@@ -283,7 +287,9 @@ mod tests {
         assert!(entries <= 2 * 2 + STALE_SLACK, "{entries} entries");
         let turns: Vec<StreamId> = (0..6)
             .map(|_| {
-                let (range, _) = streams.next_range(1000).expect("both have more");
+                let (range, _) = streams
+                    .next_range(1000)
+                    .expect("both streams have more to send");
                 streams.on_sent(&range);
                 streams.rotate();
                 range.id

@@ -726,6 +726,9 @@ mod tests {
             "neighbours merge"
         );
         stream.insert(0, &[1], &mut pool).unwrap();
-        assert!(stream.pieces() <= 8, "and become segments in the end");
+        assert!(
+            stream.pieces() <= 8,
+            "merged cells become segments once the gap is filled"
+        );
     }
 }

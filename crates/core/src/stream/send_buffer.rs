@@ -350,20 +350,28 @@ mod tests {
         while let Some(range) = buffer.next_range(4, 18) {
             buffer.on_sent(&range);
         }
-        assert_eq!(buffer.unsent(), 18, "flow control stops new bytes");
+        assert_eq!(buffer.unsent(), 18, "flow control blocks new bytes");
         assert_eq!(buffer.on_acked(4..8), 0);
         let cost = buffer.cost();
         buffer.on_lost(0..12);
         assert_eq!(buffer.next_range(100, 18), Some(0..4));
         buffer.on_sent(&(0..4));
         assert_eq!(buffer.next_range(100, 18), Some(8..12));
-        assert_eq!(buffer.on_acked(0..4), 8, "0 to 8 are complete now");
+        assert_eq!(
+            buffer.on_acked(0..4),
+            8,
+            "bytes 0 to 8 are now fully acknowledged"
+        );
         assert_eq!(buffer.cost(), cost - 8);
         let mut out = [0; 6];
         buffer.copy_to(8, &mut out);
         assert_eq!(&out, b"89abcd");
         assert_eq!(buffer.piece(&mut 7, 9, 10), b"9");
-        assert_eq!(buffer.on_acked(8..18), 10 + CHUNK_OVERHEAD, "and a chunk");
+        assert_eq!(
+            buffer.on_acked(8..18),
+            10 + CHUNK_OVERHEAD,
+            "the bytes and their chunk are freed"
+        );
         assert_eq!(buffer.next_range(9, 20), Some(18..20));
     }
 

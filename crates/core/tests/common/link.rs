@@ -92,7 +92,7 @@ impl Host {
         let (ConnectionHandle(handle), mut connection) = self
             .endpoint
             .connect(now, config, path, "localhost")
-            .expect("it can begin");
+            .expect("the attempt starts");
         connection.observe();
         self.connections.insert(handle, Box::new(connection));
         handle
@@ -134,7 +134,7 @@ impl Host {
                     }
                     Policy::Retry if incoming.may_retry() => {
                         let retry = self.endpoint.retry(now, incoming);
-                        return vec![retry.expect("it may")];
+                        return vec![retry.expect("a Retry is allowed")];
                     }
                     Policy::Accept | Policy::Retry => {
                         let (handle, mut connection) = match self.endpoint.accept(now, incoming) {
@@ -243,7 +243,10 @@ impl Link {
                 busy = true;
                 if !lose(false, &datagram) {
                     let responses = self.client.receive(now, from, &datagram);
-                    assert!(responses.is_empty(), "a client answers nobody");
+                    assert!(
+                        responses.is_empty(),
+                        "a client endpoint sends no responses of its own"
+                    );
                 }
                 self.to_client.push(datagram);
             }
@@ -287,7 +290,7 @@ impl Link {
 
     /// Lets the next timer of either end fire.
     pub(crate) fn wait(&mut self) {
-        self.now = self.now.max(self.due().expect("something is due"));
+        self.now = self.now.max(self.due().expect("a timer is set"));
         self.client.pass(self.now);
         self.server.pass(self.now);
     }
@@ -338,7 +341,10 @@ pub(crate) fn initial_from(
     let length = header::write_long(&mut w, ty, version, &dcid, &scid, token, number, 2);
     let header_len = w.len();
     w.bytes(payload);
-    assert!(w.len() + TAG_LEN <= 1200 && !w.overflow(), "it fits");
+    assert!(
+        w.len() + TAG_LEN <= 1200 && !w.overflow(),
+        "the payload fits the datagram"
+    );
     header::patch_length(&mut datagram, length, 1200 - (header_len - 2));
     datagram[0] = first(datagram[0]);
     let mut span = PacketSpan::new(0, 1200, (header_len - 2) as u16);

@@ -221,7 +221,11 @@ impl Pair {
             remote: self.client.address,
             local: None,
         };
-        let (_, client) = self.client.connection.as_mut().expect("it connects");
+        let (_, client) = self
+            .client
+            .connection
+            .as_mut()
+            .expect("the client is connecting");
         let stages = &mut Stages::off();
         let transmit = client.transmit(self.now, &mut self.buffer, 1, stages);
         let len = transmit.expect("a ClientHello").len;

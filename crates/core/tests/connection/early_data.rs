@@ -134,7 +134,10 @@ fn early_data_arrives_with_the_first_flight() {
     }
     assert!(link.client.has(handle, &Event::Finished(id)));
     let client = &link.client.connections[&handle];
-    assert!(!client.has_early_data(), "it is no longer early");
+    assert!(
+        !client.has_early_data(),
+        "the stream's data no longer counts as early"
+    );
     assert_eq!(
         client.handshake_kind(),
         Some(rustls::HandshakeKind::Resumed)
@@ -207,7 +210,10 @@ fn rejected_early_data_is_sent_again() {
     }
     assert!(server_end(&mut link).is_handshaking());
     let known = [(0, Event::HandshakeData)];
-    assert_eq!(link.server.events, known, "nothing of it is taken");
+    assert_eq!(
+        link.server.events, known,
+        "none of the rejected data is delivered"
+    );
     link.run();
     assert!(link.client.has(handle, &Event::EarlyDataRejected));
     assert!(link.client.has(handle, &Event::Connected));
@@ -407,7 +413,10 @@ fn a_replayed_flight_is_rejected() {
     assert_eq!(link.server.connections.len(), 1);
     assert_eq!(worker.connections.len(), 1);
     let known = [(0, Event::HandshakeData)];
-    assert_eq!(worker.events, known, "no data without a handshake");
+    assert_eq!(
+        worker.events, known,
+        "no data is delivered without a handshake"
+    );
 }
 
 // test: RFC 9369 §4.1, §5
@@ -583,7 +592,9 @@ fn flight_with(tls: &Tls, payload: &[u8]) -> Vec<Vec<u8>> {
     let mut session = squall_tls::Session::client(&tls.0, VERSION_1, name, params).unwrap();
     let mut hello = Vec::new();
     assert!(session.write(&mut hello).unwrap().is_none());
-    let material = session.early_keys(VERSION_1).expect("there is a ticket");
+    let material = session
+        .early_keys(VERSION_1)
+        .expect("the client has a ticket");
     let mut early = Keys {
         packet: PacketKey::new(&material.packet),
         header: HeaderKey::new(&material.header),

@@ -99,8 +99,8 @@ fn a_client_hello_in_single_bytes_is_answered_once_it_is_complete() {
     assert_eq!(connection.stats().packets_dropped, 0);
 }
 
-// test: RFC 9000 §7.4, SECURITY.md rows 10 and 13: whatever a first flight holds, the answer is in
-// order
+// test: RFC 9000 §7.4, SECURITY.md rows 10 and 13: whatever a first flight holds, it is dropped,
+// or closes the connection with an error
 #[test]
 fn damaged_client_hellos_and_parameters_are_dropped_or_close_with_an_error() {
     let mut rng = StdRng::from_seed([4; 32]);
@@ -266,7 +266,11 @@ fn resets_are_shorter_than_their_triggers_and_rate_limited() {
         match answer(&mut one, now, &short(len)) {
             Some(reset) => {
                 assert!(reset.len() < len && reset.len() >= 21, "{len}");
-                assert_eq!(reset[0] & 0xc0, 0x40, "it looks like a short packet");
+                assert_eq!(
+                    reset[0] & 0xc0,
+                    0x40,
+                    "a reset looks like a short-header packet"
+                );
             }
             None => assert!(len < 22, "{len}"),
         }
@@ -283,7 +287,7 @@ fn resets_are_shorter_than_their_triggers_and_rate_limited() {
             None => break,
         }
         turns += 1;
-        assert!(turns < 100, "they never end");
+        assert!(turns < 100, "the two endpoints reset each other endlessly");
     }
     // A flood from one source gets that source's share.
     let now = Time::from_nanos(2 << 60);

@@ -294,7 +294,7 @@ fn counts_follow_connections_that_migrate_and_end() {
     assert_eq!(
         (seen.of(home), seen.of(away)),
         ((3, 0), (0, 0)),
-        "it is back"
+        "the client is back at its first address"
     );
     assert!(setup.is_connected(handle));
     setup.end_one();

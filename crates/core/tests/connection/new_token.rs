@@ -92,7 +92,7 @@ impl Setup {
 #[test]
 fn a_server_issues_the_configured_number_of_tokens_and_a_client_uses_each_once() {
     let mut setup = setup(TransportConfig::default());
-    assert!(!setup.connect(), "there is no token yet");
+    assert!(!setup.connect(), "the first connection has no token");
     let tokens = setup.tokens();
     assert_eq!(tokens.len(), 2);
     assert_ne!(tokens[0].2, tokens[1].2);
@@ -101,10 +101,10 @@ fn a_server_issues_the_configured_number_of_tokens_and_a_client_uses_each_once()
     }
     assert!(setup.connect());
     let after = setup.tokens();
-    assert_eq!(after.len(), 3, "one was used, two came");
+    assert_eq!(after.len(), 3, "one token was used, two were issued");
     assert_eq!(after[0], tokens[1]);
     setup.seen.0.lock().unwrap().clear();
-    assert!(!setup.connect(), "none is left, and none is used twice");
+    assert!(!setup.connect(), "no token is left, and none is used twice");
 }
 
 #[test]
@@ -219,7 +219,10 @@ fn expired_or_foreign_tokens_count_as_none() {
     one.transport = rather_2;
     one.connect();
     assert_eq!(one.tokens()[0].1, VERSION_2);
-    assert!(!one.connect(), "it begins with version 1");
+    assert!(
+        !one.connect(),
+        "the connection starts in version 1, for which there is no token"
+    );
 }
 
 /// A client that reuses one token.
@@ -313,7 +316,10 @@ fn the_token_of_a_refused_attempt_is_not_spent() {
     server.receive(now, from, &initial(VERSION_1, &[1; 8], &[]));
     let first = initial(VERSION_1, &[2; 8], &token);
     let answers = server.receive(now, from, &first);
-    assert!(!is_retry(&answers[0]), "there is no room");
+    assert!(
+        !is_retry(&answers[0]),
+        "the attempt is refused for lack of room"
+    );
     server.waiting.clear();
     assert!(server.receive(now, from, &first).is_empty());
     assert!(server.waiting[0].remote_address_validated());

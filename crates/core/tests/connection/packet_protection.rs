@@ -82,7 +82,7 @@ fn keys_are_updated_before_the_confidentiality_limit() {
     }
     let stats = pair.connection(Side::Client).stats();
     assert!(stats.key_updates >= 3, "{stats:?}");
-    assert_eq!(stats.packets_forged, 0, "both turn together");
+    assert_eq!(stats.packets_forged, 0, "both ends switch keys in step");
 }
 
 // test: RFC 9001 §6.6
@@ -109,12 +109,14 @@ fn a_peer_that_ignores_key_updates_ends_the_connection_at_the_confidentiality_li
             break closed;
         }
         let due = pair.connection(Side::Client).next_timeout();
-        pair.now = pair.now.max(due.expect("it waits for acknowledgements"));
+        pair.now = pair
+            .now
+            .max(due.expect("a timer is set while acknowledgements are missing"));
         let now = pair.now;
         pair.connection(Side::Client).on_timeout(now);
     };
     assert!(is_aead_limit(&closed), "{closed:?} after {sent}");
-    assert!(sent >= 12, "not before: {sent}");
+    assert!(sent >= 12, "closed too early, after {sent}");
 }
 
 // test: RFC 9001 §5.4, §9.5: nothing in a header acts before the packet is authentic
@@ -144,7 +146,7 @@ fn the_header_bits_of_a_forged_packet_have_no_effect() {
     assert_eq!(
         pair.connection(Side::Server).stats().packets_duplicate,
         0,
-        "a forged packet is no duplicate, whatever its number"
+        "a forged packet never counts as a duplicate"
     );
     pair.deliver(Side::Server, &genuine);
     assert_eq!(pair.connection(Side::Server).stats().packets_duplicate, 1);

@@ -1,5 +1,5 @@
-//! Streams: who sends first, what a partial reset delivers, and what a peer is told when its limits
-//! are reached.
+//! Streams: the order of sending, what a partial reset delivers, and what a peer learns when its
+//! limits are reached.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn streams_of_a_level_share_bandwidth_and_higher_levels_go_first() {
     let arrived: Vec<usize> = streams.iter().map(|id| read(&mut pair, *id)).collect();
     assert_eq!(
         arrived[3], 12_000,
-        "the urgent stream is not held up: {arrived:?}"
+        "the urgent stream is not delayed: {arrived:?}"
     );
     assert!(arrived.iter().sum::<usize>() <= 30_000);
     pair.run();
@@ -198,7 +198,7 @@ fn blocking_limits_are_reported_to_the_peer_once() {
         }
         pair.run();
     }
-    assert!(written >= 100_000, "each writer is woken: {written}");
+    assert!(written >= 100_000, "every writer is woken: {written}");
     assert_eq!(arrived, written);
 }
 
@@ -351,7 +351,7 @@ fn a_writer_can_wait_until_little_is_unsent() {
         }
         pair.pump(Side::Server);
     }
-    assert_eq!(told, 1, "once, when it is so");
+    assert_eq!(told, 1, "the writer is notified exactly once");
     let client = pair.connection(Side::Client);
     assert_eq!(client.await_unsent(id, 0), Ok(()));
     client.finish(id).unwrap();

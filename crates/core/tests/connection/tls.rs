@@ -1,5 +1,5 @@
-//! TLS as connections use it (RFC 9001 §4): who is accepted, what is always refused (row 46 of the
-//! threat table in `SECURITY.md`), what is known afterwards.
+//! TLS as connections use it (RFC 9001 §4): which peers are accepted, which always rejected (row 46
+//! of the threat table in `SECURITY.md`), and what is known afterwards.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -350,7 +350,7 @@ fn requested_session_data_is_available_after_the_session_is_dropped() {
         assert_eq!(material.len(), len);
         let again = export(server, label, context, len).unwrap();
         assert_eq!(again, material);
-        assert!(!seen.contains(&material), "each is its own");
+        assert!(!seen.contains(&material), "each exported secret is unique");
         seen.push(material);
     }
     for (label, len, why) in [
@@ -367,7 +367,11 @@ fn requested_session_data_is_available_after_the_session_is_dropped() {
         assert_eq!(end.alpn(), Some(&b"test"[..]));
         assert_eq!(end.handshake_kind(), Some(HandshakeKind::Full));
         assert!(end.key_exchange_group().is_some());
-        assert_eq!(end.peer_certificates(), None, "nobody asked");
+        assert_eq!(
+            end.peer_certificates(),
+            None,
+            "certificates are not kept unless configured"
+        );
     }
     assert_eq!(server.server_name(), Some("localhost"));
     assert_eq!(client.server_name(), None);

@@ -159,7 +159,11 @@ fn a_forged_version_negotiation_is_detected() {
     let server = link.server.address;
     link.client.receive(link.now, server, &forged);
     link.run();
-    assert_eq!(version_of(&link.to_server[0]), Some(VERSION_2), "it worked");
+    assert_eq!(
+        version_of(&link.to_server[0]),
+        Some(VERSION_2),
+        "the client follows the forged negotiation"
+    );
     let expected = TransportErrorCode::VERSION_NEGOTIATION_ERROR;
     match link.client.closed(handle) {
         Some(CloseReason::Transport {

@@ -23,7 +23,7 @@ fn pair(ablation: Ablation) -> Pair {
         let mut piece = Bytes::from_iter((at..at + len).map(|at| (at % 251) as u8));
         assert_eq!(server.write(id, &mut piece), Ok(len));
     }
-    server.finish(id).expect("it is open");
+    server.finish(id).expect("the stream is open");
     pair
 }
 

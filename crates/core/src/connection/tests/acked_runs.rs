@@ -133,7 +133,9 @@ impl History {
                 incremental: true,
                 ..Priority::default()
             };
-            server.set_priority(id, in_turn).expect("it is open");
+            server
+                .set_priority(id, in_turn)
+                .expect("the stream is open");
         }
         for _ in 0..12 {
             self.send(1);
@@ -217,7 +219,7 @@ impl History {
         }
         let len = w.len();
         let Some(Ok(Frame::Ack(ack))) = Frames::new(&buffer[..len]).next() else {
-            panic!("that was an ACK frame");
+            panic!("the frame just written is an ACK");
         };
         let server = self.pair.connection(Side::Server);
         server.on_ack(SpaceId::Data, &ack, trip)
@@ -305,7 +307,11 @@ fn packets_acknowledged_in_runs_settle_as_they_do_singly() {
     });
     let refused = |states: &&Vec<State>| states.last().is_some_and(|s| s.len() == 1);
     let refused = histories.iter().filter(refused).count();
-    assert_eq!(alone.get(), 0, "packets in runs where none may be");
+    assert_eq!(
+        alone.get(),
+        0,
+        "packets were acknowledged in runs although runs are off"
+    );
     assert!(
         together.get() > 10_000 && refused > 10,
         "{together:?} packets in runs, {refused} histories refused"
@@ -350,10 +356,10 @@ fn acknowledge(server: &mut Connection, range: RangeInclusive<u64>, trip: &mut T
     frame::write::ack(&mut w, std::iter::once(range), 0, None);
     let len = w.len();
     let Some(Ok(Frame::Ack(ack))) = Frames::new(&buffer[..len]).next() else {
-        panic!("that was an ACK frame");
+        panic!("the frame just written is an ACK");
     };
     let taken = server.on_ack(SpaceId::Data, &ack, trip);
-    taken.expect("they were sent");
+    taken.expect("only packets that were sent are acknowledged");
 }
 
 // test: RFC 9438 §4.9 — all up to its largest number is settled, and it still shows that a loss was

@@ -57,7 +57,7 @@ fn a_close_blocked_by_the_amplification_limit_waits_for_more_datagrams() {
     server
         .paths
         .active
-        .on_sent(usize::try_from(allowance).expect("a limit"));
+        .on_sent(usize::try_from(allowance).expect("the allowance fits a usize"));
     server.close(now, 7, b"enough");
     assert_eq!(pair.take_datagram(Side::Server), None);
     assert_eq!(answer(&mut pair, "192.0.2.66:5000", 1200), None);

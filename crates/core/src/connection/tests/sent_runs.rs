@@ -140,9 +140,9 @@ fn a_run_ends_with_its_streams_data() {
                 let id = server.open(Direction::Unidirectional).expect("a stream");
                 let mut data = Bytes::from(vec![1; len]);
                 assert_eq!(server.write(id, &mut data), Ok(len));
-                server.set_priority(id, rank).expect("it is open");
+                server.set_priority(id, rank).expect("the stream is open");
                 if len % 2 == 0 {
-                    server.finish(id).expect("it is open");
+                    server.finish(id).expect("the stream is open");
                 }
             }
             // A packet that is not full ends a bundle.
@@ -185,7 +185,7 @@ fn a_template_encodes_every_number_and_offset() {
                 varint::MAX - 9,
             ] {
                 for offset in [first, varint::last_of_size(first)] {
-                    let template = Template::new(&form, stream, first).expect("it fits");
+                    let template = Template::new(&form, stream, first).expect("a valid template");
                     let (mut packet, mut expected) = ([0; 100], [0; 100]);
                     template.write(&mut packet, form.number(5), offset);
                     let mut w = Writer::new(&mut expected);
