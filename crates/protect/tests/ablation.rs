@@ -46,7 +46,10 @@ fn all_ablations_produce_the_same_packets() {
             let mut batch = plain.clone();
             ablation::seal(Way::AeadAlone, keys, &mut batch.buf, &mut batch.spans, &[]);
             let (header, rest) = (..HEADER_LEN, HEADER_LEN..plain.spans[0].len as usize);
-            assert_eq!(batch.buf[header], plain.buf[header], "it stays as it is");
+            assert_eq!(
+                batch.buf[header], plain.buf[header],
+                "the header is unprotected"
+            );
             assert_eq!(batch.buf[rest.clone()], sealed.buf[rest]);
         }
     });

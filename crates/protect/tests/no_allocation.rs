@@ -51,7 +51,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
 
 #[test]
 fn no_operation_allocates() {
-    assert!(allocations(|| drop(vec![1])) > 0, "the count counts");
+    assert!(allocations(|| drop(vec![1])) > 0, "the allocator counts");
     for_every_kernel(|suite, kind, keys| {
         let mut full = Batch::new(1450, 64);
         let grown = allocations(|| full.seal(keys));

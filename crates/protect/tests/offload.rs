@@ -16,7 +16,8 @@ fn samples<const N: usize>() -> [[u8; SAMPLE_LEN]; N] {
 fn masks_agree_with_the_portable_kernel() {
     let samples = samples::<40>();
     for_every_kernel(|suite, kind, fast| {
-        let portable = keys(suite, KernelKind::Portable).expect("it has every suite");
+        let portable =
+            keys(suite, KernelKind::Portable).expect("the portable kernel has every suite");
         for count in 0..=samples.len() {
             let mut expected = [[0xee; MASK_LEN]; 40];
             for (sample, mask) in samples.iter().zip(&mut expected).take(count) {

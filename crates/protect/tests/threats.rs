@@ -63,7 +63,11 @@ fn no_sent_sample_overflows() {
             assert_eq!(plain.buf, expected.buf, "{suite:?} {kind:?} {count}");
             for i in 0..count {
                 let sample = &SAMPLES[i % SAMPLES.len()];
-                assert_eq!(&plain.payload(i)[..SAMPLE_LEN], sample, "as was wanted");
+                assert_eq!(
+                    &plain.payload(i)[..SAMPLE_LEN],
+                    sample,
+                    "the ciphertext is the intended sample"
+                );
             }
         }
     });

@@ -71,7 +71,11 @@ mod tests {
         ] {
             assert!(bound(b"limits").put(key.to_vec(), b"value".to_vec()));
             assert_eq!(bound(limits).take(key), found);
-            assert_eq!(bound(b"limits").take(key), None, "it was taken");
+            assert_eq!(
+                bound(b"limits").take(key),
+                None,
+                "a ticket can be taken once"
+            );
         }
     }
 }

@@ -513,7 +513,11 @@ fn tickets_stay_in_their_version() {
     let (client, server) = fresh();
     let changed = [VERSION_1, VERSION_2];
     assert_eq!(kind_in(&client, &server, VERSION_1, changed), full);
-    assert_eq!(kind_in(&client, &server, VERSION_1, v1), full, "none given");
+    assert_eq!(
+        kind_in(&client, &server, VERSION_1, v1),
+        full,
+        "the changed server issued no ticket"
+    );
     assert_eq!(kind_in(&client, &server, VERSION_1, changed), resumed);
 }
 

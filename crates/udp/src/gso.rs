@@ -228,7 +228,10 @@ mod tests {
         assert_eq!(gso.segments(), 64);
         assert!(!splits(&gso, v4(250, 1), start));
         assert!(splits(&gso, v4(199, 1), start));
-        assert!(!splits(&gso, v4(0, 1), start), "the oldest made room");
+        assert!(
+            !splits(&gso, v4(0, 1), start),
+            "the oldest entry was evicted"
+        );
         let table = gso.lock();
         assert_eq!(
             (table.prefixes.len(), table.prefixes.capacity()),

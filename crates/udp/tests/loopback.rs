@@ -64,7 +64,7 @@ fn a_receiver_without_gro_gets_single_datagrams() {
     a.send(&mut batch).unwrap();
     let got = collect(&b, bytes.len());
     assert_eq!(b.stats().messages_received, 10);
-    assert!(got.len() < 10, "those of one call are joined");
+    assert!(got.len() < 10, "datagrams of one receive call are joined");
     assert!(datagrams(&got) == bytes.chunks(1200).collect::<Vec<_>>());
 }
 
@@ -700,11 +700,11 @@ fn only_a_lost_socket_fails_a_send() {
     let known = [libc::EPERM, libc::EIO, libc::ENOMEM, libc::EACCES];
     assert!(known.iter().all(|errno| stats.errors.of(*errno).sends == 1));
     let sum: u64 = stats.errors.iter().map(|count| count.sends).sum();
-    assert_eq!(sum, lost, "the table is full, and still loses nothing");
+    assert_eq!(sum, lost, "a full table still counts every error");
     assert!(stats.send_errors_unknown > 80 && stats.send_errors_unknown < stats.send_errors);
 }
 
-// test: SECURITY.md row 50: an error that stays is handed to the caller, who can wait
+// test: SECURITY.md row 50: a persistent error is returned to the caller, which can wait
 #[test]
 fn a_persistent_receive_error_is_returned() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));

@@ -234,7 +234,7 @@ mod tests {
     fn a_working_core_is_busy() {
         let core = sys::allowed_cores()[0];
         let measured = std::thread::spawn(move || {
-            sys::pin(core).expect("it is allowed");
+            sys::pin(core).expect("the core is allowed");
             let before = Busy::now(&[core]).expect("/proc/stat");
             while before.at.elapsed() < Duration::from_millis(200) {
                 std::hint::spin_loop();

@@ -366,13 +366,19 @@ mod tests {
         for (at, link) in links.iter().enumerate() {
             assert_eq!((link.server.0, link.client.0), (at, at));
             let datagram = [at as u8; 100];
-            let end = pair.client.connection(link.client).expect("it stands");
+            let end = pair
+                .client
+                .connection(link.client)
+                .expect("the connection is established");
             end.send_datagram(datagram.to_vec().into()).expect("room");
         }
-        pair.settle(&links).expect("all is delivered");
+        pair.settle(&links).expect("everything is delivered");
         for (at, link) in links.iter().enumerate() {
-            let end = pair.server.connection(link.server).expect("it stands");
-            let datagram = end.read_datagram().expect("it arrived");
+            let end = pair
+                .server
+                .connection(link.server)
+                .expect("the connection is established");
+            let datagram = end.read_datagram().expect("the datagram has arrived");
             assert_eq!(datagram, [at as u8; 100][..]);
             assert_eq!(end.stats().packets_lost, 0);
         }

@@ -485,7 +485,7 @@ mod tests {
         // SAFETY: openpty opened both, and nothing else owns them.
         let [_near, far] = [near, far].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         assert_eq!(terminal_columns(&far), Some(133));
-        let file = std::fs::File::open("/dev/null").expect("Linux has it");
+        let file = std::fs::File::open("/dev/null").expect("Linux has /dev/null");
         assert_eq!(terminal_columns(&file), None);
     }
 

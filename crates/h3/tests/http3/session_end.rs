@@ -547,7 +547,6 @@ async fn the_reason_of_a_session_outlives_the_connection() {
 }
 
 /// Handles of a request's datagrams are independent of one another.
-/// Handles of a request's datagrams are independent of one another.
 #[tokio::test(flavor = "multi_thread")]
 async fn datagrams_arrive_until_their_last_handle_is_dropped() {
     let site = Site::new();

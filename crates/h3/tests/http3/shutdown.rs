@@ -72,7 +72,7 @@ async fn a_server_finishes_requests_in_progress() {
     }
 }
 
-/// Ends the server of a site gracefully when told to.
+/// Starts the server of a site, which shuts down gracefully when signalled.
 fn stoppable(site: &Site) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel::<()>();
     let service = Serve(|_| async { response("content") });
@@ -347,7 +347,10 @@ async fn no_request_is_lost_or_executed_twice_when_a_server_ends() {
             .filter(|(_, count)| *count != 1)
             .collect();
         assert!(wrong.is_empty(), "{wrong:?}");
-        assert!(elsewhere.load(Ordering::SeqCst) > 0, "it ended too late");
+        assert!(
+            elsewhere.load(Ordering::SeqCst) > 0,
+            "every request was served: the server ended too late"
+        );
     }
 }
 
@@ -381,7 +384,10 @@ async fn requests_beyond_goaway_are_returned_as_unprocessed_at_once() {
         .unwrap();
     let error = within(third).await.unwrap().unwrap_err();
     assert!(error.is_unprocessed(), "{error}");
-    assert!(!second.is_finished(), "it may still be processed");
+    assert!(
+        !second.is_finished(),
+        "the second request may still be processed"
+    );
     control.write_all(&[7, 1, 4]).await.unwrap();
     let error = within(second).await.unwrap().unwrap_err();
     assert!(error.is_unprocessed(), "{error}");

@@ -91,7 +91,7 @@ fn with(name: &str, lines: &[(&str, &str)], capacity: usize) {
         if capacity > 0 {
             encoder
                 .on_decoder_stream(&[0x84])
-                .expect("it is acknowledged");
+                .expect("the acknowledgement is valid");
         }
         black_box(&block);
     });

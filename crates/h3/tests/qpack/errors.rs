@@ -167,7 +167,7 @@ fn blocking_more_streams_than_allowed_is_an_error() {
     assert_eq!(
         self::decode(&mut self::decoder(0), "0300 80"),
         Err(FAILED),
-        "none may be blocked"
+        "no stream may be blocked"
     );
 }
 

@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn only_an_unknown_cpu_is_measured() {
         let zen_5 = Some((*b"AuthenticAMD", 0x1a, 2));
-        let (is_wide, why) = is_wide_cpu(zen_5, || panic!("it is known"));
+        let (is_wide, why) = is_wide_cpu(zen_5, || panic!("a known CPU is not measured"));
         assert!(is_wide && why.starts_with("Zen 5"));
         let sapphire_rapids = Some((*b"GenuineIntel", 6, 0x8f));
         let mut measured = false;

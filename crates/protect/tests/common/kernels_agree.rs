@@ -199,7 +199,7 @@ pub(crate) fn kernels_agree(data: &[u8]) {
                 assert_eq!(
                     kind,
                     KernelKind::Portable,
-                    "it has every suite, and comes first"
+                    "the portable kernel has every suite, and comes first"
                 );
                 expected = Some(made);
             }

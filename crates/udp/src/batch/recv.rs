@@ -336,12 +336,12 @@ mod tests {
             batch.received(lens.len(), true, 0);
             batch.parts().0.count()
         };
-        assert_eq!(room(&[1000; 16]), 2, "as many as make up 2,000 bytes");
+        assert_eq!(room(&[1000; 16]), 2, "enough slots for 2,000 bytes");
         assert_eq!(room(&[10]), 4);
         assert_eq!(room(&[10; 4]), 8);
-        assert_eq!(room(&[0; 8]), 8, "nothing is known of empty ones");
+        assert_eq!(room(&[0; 8]), 8, "empty messages reveal no length");
         assert_eq!(room(&[10; 8]), 16);
-        assert_eq!(room(&[10; 16]), 16, "there are no more slots");
+        assert_eq!(room(&[10; 16]), 16, "the batch has no more slots");
         assert_eq!(room(&[400; 16]), 5);
     }
 
@@ -357,8 +357,8 @@ mod tests {
             batch.parts().0.count()
         };
         assert_eq!(room(16, 3), 3);
-        assert_eq!(room(3, 16), 6, "twice as many");
-        assert_eq!(room(6, 0), 1, "at least one");
+        assert_eq!(room(3, 16), 6, "the number of slots doubles");
+        assert_eq!(room(6, 0), 1, "at least one slot is used");
         assert_eq!(room(1, 16), 2);
     }
 }

@@ -97,7 +97,7 @@ fn a_receiver_without_gro_gets_single_datagrams() {
     send_one(&a, to(reachable(&b)), Ecn::NotEct, 1200, &bytes);
     let got = collect(&b, bytes.len());
     assert_eq!(b.stats().messages_received, 10);
-    assert!(got.len() < 10, "those of one call are joined");
+    assert!(got.len() < 10, "datagrams of one receive call are joined");
     assert!(datagrams(&got) == bytes.chunks(1200).collect::<Vec<_>>());
 }
 
@@ -377,7 +377,7 @@ fn errors_within_a_batch_lose_no_message() {
         move |_: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]| {
             let len = script
                 .next()
-                .expect("no call behind the end")
+                .expect("no call follows the last scripted one")
                 .map_err(io::Error::from_raw_os_error)?;
             (metas[0].len, metas[0].stride) = (len, len);
             Ok(1)

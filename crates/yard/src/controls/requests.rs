@@ -229,7 +229,7 @@ mod tests {
     fn a_request_is_sent_for_each_completed_response() {
         // Cut at odd places: half a response, the rest with a whole one, two at once.
         let (result, channel, wanting) = run(&[50, 150, 200, 100], 5);
-        result.expect("all answered");
+        result.expect("all requests are answered");
         assert_eq!(channel.writes, [30, 20]);
         assert_eq!((wanting.bytes, wanting.complete), (500, 5));
     }
@@ -242,7 +242,7 @@ mod tests {
         let (result, ..) = run(&[400], 3);
         assert!(
             result
-                .expect_err("one too many")
+                .expect_err("an excess response")
                 .to_string()
                 .contains("more")
         );

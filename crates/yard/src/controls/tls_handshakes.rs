@@ -246,7 +246,9 @@ mod tests {
             time: Duration::from_millis(50),
         };
         let live = Arc::default();
-        let (done, cpu) = tls.run(&work, Cores::NONE, &live).expect("resumed ones");
+        let (done, cpu) = tls
+            .run(&work, Cores::NONE, &live)
+            .expect("resumed handshakes");
         assert!(done.count() >= 2 && cpu.iter().all(|cpu| !cpu.is_zero()));
         // A server without tickets: nothing can be resumed.
         let mut server = ServerConfig::clone(&tls.server);

@@ -465,7 +465,7 @@ mod tests {
         *L::vectors(&bytes)
             .0
             .first_chunk()
-            .expect("as many as asked for")
+            .expect("the requested number of registers")
     }
 
     /// The states and the sums that a step leaves.
