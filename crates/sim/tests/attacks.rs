@@ -310,7 +310,7 @@ fn a_packet_dropped_for_lack_of_room_acts_once_and_is_never_acknowledged() {
         duel.deliver(packet);
     }
     read.extend(std::iter::from_fn(|| duel.victim().read_datagram()));
-    assert_eq!(read.len(), before, "a copy has acted");
+    assert_eq!(read.len(), before, "a duplicate acted again");
     // The victim acknowledges no more until its acknowledgements are (row 8).
     let seen: Vec<_> = duel.peer.numbers[2]
         .iter()
@@ -509,7 +509,7 @@ fn acknowledging_packets_never_sent_closes_the_connection() {
             duel.send(OneRtt, &acknowledge(&[number..=number]));
         }
         acknowledged = next;
-        assert!(acknowledged < 10_000, "no number was left out");
+        assert!(acknowledged < 10_000, "no packet number was skipped");
     }
     let expected = TransportErrorCode::PROTOCOL_VIOLATION;
     assert_eq!(duel.closed(), Some(expected));
@@ -538,7 +538,10 @@ fn streams_that_are_opened_and_reset_cost_no_memory() {
                     siege.duel.victim().accept(Direction::Unidirectional),
                     Some(id)
                 );
-                assert!(siege.duel.victim().read(id, 1).is_err(), "it was reset");
+                assert!(
+                    siege.duel.victim().read(id, 1).is_err(),
+                    "a reset stream cannot be read"
+                );
             }
             // Acknowledge what the victim sends, as any peer can.
             let next = siege.duel.peer.largest_received().map_or(0, |n| n + 1);
@@ -558,7 +561,7 @@ fn streams_that_are_opened_and_reset_cost_no_memory() {
             siege.count();
             assert!(
                 limit <= n + 1 + allowed,
-                "no more than may be open at a time"
+                "the limit grants no more than may be open at a time"
             );
         }
         siege.check("resets", 0);

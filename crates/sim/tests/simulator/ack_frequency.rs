@@ -37,7 +37,7 @@ fn transfer(request: AckFrequencyRequest, loss: f64) -> Outcome {
     };
     let mut sim = Simulation::new(setup, plan);
     sim.run_until(secs(60), "all is there", Simulation::is_complete)
-        .expect("it arrives");
+        .expect("the transfer completes");
     let took = sim.pair.now() - squall_core::Time::ZERO;
     let (client, server) = (sim.pair.stats(Side::Client), sim.pair.stats(Side::Server));
     Outcome {

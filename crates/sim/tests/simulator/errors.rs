@@ -98,7 +98,11 @@ fn run(offence: &Offence, victim: Side) {
         duel.send(OneRtt, payload);
     }
     assert_eq!(duel.closed(), Some(offence.code), "{what}");
-    assert_eq!(duel.told(), Some(offence.code), "{what}: the peer is told");
+    assert_eq!(
+        duel.told(),
+        Some(offence.code),
+        "{what}: the code in CONNECTION_CLOSE"
+    );
 }
 
 fn run_all(offences: &[Offence]) {

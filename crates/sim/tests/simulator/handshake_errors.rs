@@ -205,7 +205,7 @@ fn tls_violations_have_their_error() {
     for victim in [Side::Client, Side::Server] {
         let mut duel = Duel::new(victim, terms());
         duel.send(Initial, &crypto(0, &[99, 0, 0, 4, 1, 2, 3, 4]));
-        let code = duel.closed().expect("it closes");
+        let code = duel.closed().expect("the victim closes");
         assert!(code.alert().is_some(), "{code:?} of a {victim:?}");
     }
 
@@ -223,7 +223,7 @@ fn tls_violations_have_their_error() {
     assert_eq!(
         duel.closed(),
         Some(Code::PROTOCOL_VIOLATION),
-        "a session id"
+        "a legacy_session_id is a violation"
     );
 }
 

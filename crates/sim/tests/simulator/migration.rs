@@ -27,11 +27,11 @@ fn path(sim: &mut Simulation, side: Side) -> Option<Path> {
 
 fn wrong<T>(sim: &mut Simulation, what: &str) -> Result<T, Failure> {
     let paths = [Side::Client, Side::Server].map(|s| path(sim, s));
-    let told = [Side::Client, Side::Server].map(|s| {
+    let reported = [Side::Client, Side::Server].map(|s| {
         let party = sim.party(s);
         (party.moves.clone(), party.failed_moves.clone())
     });
-    Err(sim.pair.failure(format!("{what}: {paths:?} {told:?}")))
+    Err(sim.pair.failure(format!("{what}: {paths:?} {reported:?}")))
 }
 
 /// All bytes arrive, and everything begun on paths ends; returns how many of the client's moves
@@ -71,7 +71,7 @@ fn a_client_migrates_to_a_validated_path() {
         match (moved, failed) {
             (1, 0) if both_are_at(&mut sim, SECOND) => Ok(true),
             (0, 1) if !both_are_at(&mut sim, SECOND) => Ok(false),
-            _ => wrong(&mut sim, "the client told otherwise"),
+            _ => wrong(&mut sim, "the client reported another outcome"),
         }
     });
     let stayed = moved.iter().filter(|moved| !**moved).count();
@@ -138,7 +138,7 @@ fn a_client_follows_the_systems_choice_of_address() {
             sim.pair.network().add_address(Side::Client, SECOND);
             sim.pair.network().remove_address(Side::Client);
             sim.run_until(secs(10), what, Simulation::is_complete)?;
-            // The path is validated, and the application is told the address.
+            // The path is validated, and its address is reported to the application.
             sim.run_for(secs(5))?;
             let moves = sim.party(Side::Client).moves.len();
             if !both_are_at(&mut sim, SECOND) || moves != 1 {
@@ -166,7 +166,7 @@ fn a_client_with_one_path_challenges_again_after_all_challenges_were_lost() {
             sim.run_for(secs(5))?;
         }
         if finish(&mut sim)? != (1, 0) || !both_are_at(&mut sim, SECOND) {
-            return wrong(&mut sim, "the client is not told where it is");
+            return wrong(&mut sim, "the client's address was not reported to it");
         }
         Ok(())
     });
@@ -183,7 +183,7 @@ fn an_address_changed_before_confirmation_is_validated_after_it() {
         sim.pair.network().add_address(Side::Client, SECOND);
         sim.pair.network().remove_address(Side::Client);
         if finish(&mut sim)? != (1, 0) || !both_are_at(&mut sim, SECOND) {
-            return wrong(&mut sim, "the client is not told where it is");
+            return wrong(&mut sim, "the client's address was not reported to it");
         }
         Ok(())
     });

@@ -17,7 +17,7 @@ impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0
             .lock()
-            .expect("nobody panics here")
+            .expect("no thread panics while it holds the lock")
             .extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -29,7 +29,12 @@ impl Write for Sink {
 
 impl Sink {
     fn records(&self) -> Vec<Value> {
-        let text = String::from_utf8(self.0.lock().expect("nobody panics").clone());
+        let text = String::from_utf8(
+            self.0
+                .lock()
+                .expect("no thread panics while it holds the lock")
+                .clone(),
+        );
         let text = text.expect("JSON is UTF-8");
         // RFC 7464: a separator before each record, a line end after it.
         assert!(text.starts_with('\u{1e}') && text.ends_with('\n'));
@@ -51,15 +56,19 @@ fn the_log_covers_a_connections_life() {
     let mut sim = Simulation::new(setup, Plan::one_stream(300_000));
     let sink = Sink::default();
     let now = sim.pair.now();
-    let client = sim.pair.connection(Side::Client).expect("it connects");
+    let client = sim
+        .pair
+        .connection(Side::Client)
+        .expect("the client has a connection");
     client.set_qlog(now, Box::new(sink.clone()));
     sim.run_until(
         std::time::Duration::from_secs(60),
         "all bytes",
         Simulation::is_complete,
     )
-    .expect("it arrives");
-    sim.close(Side::Client, 7, b"done").expect("it closes");
+    .expect("the transfer completes");
+    sim.close(Side::Client, 7, b"done")
+        .expect("the connection closes");
 
     let mut records = sink.records().into_iter();
     let header = records.next().expect("a header");
@@ -72,7 +81,7 @@ fn the_log_covers_a_connections_life() {
     let mut last = 0.0;
     for event in records {
         let time = event["time"].as_f64().expect("a time");
-        assert!(time >= last, "time goes on");
+        assert!(time >= last, "times do not decrease");
         last = time;
         let name = event["name"].as_str().expect("a name").to_owned();
         if let Some(frames) = event["data"]["frames"].as_array() {
@@ -122,10 +131,13 @@ fn versions_of(client: Vec<u32>, server: Vec<u32>, side: Side) -> Vec<Value> {
     })
     .expect("a server has one after the Retry");
     let now = sim.pair.now();
-    let connection = sim.pair.connection(side).expect("it is there");
+    let connection = sim
+        .pair
+        .connection(side)
+        .expect("the side has a connection");
     connection.set_qlog(now, Box::new(sink.clone()));
     sim.run_until(60 * second, "all bytes", Simulation::is_complete)
-        .expect("it arrives");
+        .expect("the transfer completes");
     let records = sink.records().into_iter().skip(1);
     let events = records.filter(|event| {
         let has_frames = event["data"]["frames"].is_array();
@@ -179,7 +191,10 @@ fn dropped_handshake_packets_are_logged() {
     let mut sim = Simulation::new(setup, Plan::one_stream(1_000));
     let sink = Sink::default();
     let now = sim.pair.now();
-    let client = sim.pair.connection(Side::Client).expect("it connects");
+    let client = sim
+        .pair
+        .connection(Side::Client)
+        .expect("the client has a connection");
     client.set_qlog(now, Box::new(sink.clone()));
     sim.run_for(std::time::Duration::from_secs(5)).unwrap();
     sim.close(Side::Client, 0, b"").unwrap();

@@ -29,7 +29,7 @@ fn server(first: &[u8]) -> Duel {
 }
 
 /// The events of the stream since the last call.
-fn told(duel: &mut Duel) -> usize {
+fn new_events(duel: &mut Duel) -> usize {
     duel.pump();
     let events = std::mem::take(&mut duel.events);
     let of_stream = |event: &&Event| matches!(event, Event::Readable(_));
@@ -48,13 +48,13 @@ fn bytes_behind_a_gap_can_be_read_at_once() {
     assert_eq!(read(100), Err(ReadError::Blocked));
     let ordered = duel.victim().read(id(), 100);
     assert_eq!(ordered, Err(ReadError::IllegalOrderedRead));
-    let _ = told(&mut duel);
+    let _ = new_events(&mut duel);
     // Repeated data is delivered once.
     duel.send(PacketType::OneRtt, &stream(0, b"abcdefg", false));
-    assert_eq!(told(&mut duel), 1);
+    assert_eq!(new_events(&mut duel), 1);
     let mut read = |max| duel.victim().read_unordered(id(), max);
     assert_eq!(read(100), Ok(Some((2, "cde".into()))));
-    assert_eq!(read(100), Ok(None), "every byte was given");
+    assert_eq!(read(100), Ok(None), "every byte was delivered");
     assert_eq!(duel.closed(), None);
 }
 
@@ -78,12 +78,16 @@ fn reading_out_of_order_returns_credit() {
 #[test]
 fn a_reset_is_reported_before_the_data_is_read() {
     let mut duel = server(&stream(0, b"data", false));
-    let _ = told(&mut duel);
+    let _ = new_events(&mut duel);
     assert_eq!(duel.victim().received_reset(id()), Err(ReadError::Blocked));
     duel.send(PacketType::OneRtt, &stream(4, b"more", false));
-    assert_eq!(told(&mut duel), 0, "nothing is decided by data");
+    assert_eq!(
+        new_events(&mut duel),
+        0,
+        "data does not end the wait for a reset"
+    );
     duel.send(PacketType::OneRtt, &reset(7, 8));
-    assert_eq!(told(&mut duel), 1);
+    assert_eq!(new_events(&mut duel), 1);
     assert_eq!(duel.victim().received_reset(id()), Ok(Some(7)));
     assert_eq!(duel.victim().received_reset(id()), Ok(Some(7)));
     assert_eq!(duel.victim().read(id(), 100), Err(ReadError::Reset(7)));
@@ -93,17 +97,21 @@ fn a_reset_is_reported_before_the_data_is_read() {
 fn a_completely_received_stream_is_no_longer_reset() {
     for unordered in [false, true] {
         let mut duel = server(&stream(4, b"more", true));
-        let before = told(&mut duel);
+        let before = new_events(&mut duel);
         if unordered {
             let read = duel.victim().read_unordered(id(), 100);
             assert_eq!(read, Ok(Some((4, "more".into()))));
         }
         assert_eq!(duel.victim().received_reset(id()), Err(ReadError::Blocked));
         duel.send(PacketType::OneRtt, &stream(0, b"da", false));
-        let first = told(&mut duel);
-        assert!(before + first >= 1, "there is something to read");
+        let first = new_events(&mut duel);
+        assert!(before + first >= 1, "readable data is reported");
         duel.send(PacketType::OneRtt, &stream(2, b"ta", false));
-        assert_eq!(told(&mut duel), 1, "that is decided now");
+        assert_eq!(
+            new_events(&mut duel),
+            1,
+            "complete data ends the wait for a reset"
+        );
         assert_eq!(duel.victim().received_reset(id()), Ok(None));
         // RFC 9000 §3.2: a reset of the same size changes nothing for a reader that has not begun.
         let mut got = 0;

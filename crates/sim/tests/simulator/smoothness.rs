@@ -46,7 +46,7 @@ fn send(mbit_per_s: u64) -> Outcome {
     for (at, time) in [(1, secs(3)), (2, secs(20))] {
         let end = sim.pair.now() + time;
         sim.run_until(time + ms(100), "time is up", |sim| sim.pair.now() >= end)
-            .expect("it works");
+            .expect("the simulation runs");
         let counters = sim.pair.network().counters(Side::Client);
         seen[at] = (counters.sent, counters.queue_dropped);
     }

@@ -44,7 +44,7 @@ impl CongestionController for FixedRate {
     }
 
     fn on_lost(&mut self, now: Time, lost: &LostBundle) -> bool {
-        assert!(!self.breaks, "as the test demands");
+        assert!(!self.breaks, "requested by the test");
         assert!(lost.bytes > 0 && lost.ranges > 0 && lost.newest_sent < now);
         false
     }

@@ -216,7 +216,7 @@ pub(crate) fn credit_for_many(streams: u64) -> Cost {
         let mut data = Bytes::from(vec![1; 400_000 / streams as usize]);
         let written = duel
             .victim()
-            .write(id.expect("so many are allowed"), &mut data);
+            .write(id.expect("the stream limit allows it"), &mut data);
         assert!(written.is_ok() && data.is_empty());
     }
     duel.pump();
@@ -315,7 +315,10 @@ pub(crate) fn dropped_for_want_of_room() -> Cost {
         })
         .collect();
     flood(&mut duel, OneRtt, payloads.clone());
-    assert!(duel.victim().stats().packets_dropped > 10, "there is room");
+    assert!(
+        duel.victim().stats().packets_dropped > 10,
+        "no packet was dropped for lack of room"
+    );
     duel.measure(cpu);
     for payload in payloads {
         let datagram = duel.peer.datagram(OneRtt, &payload);

@@ -128,7 +128,10 @@ fn flood(duel: &mut Duel, packet: PacketType, payloads: impl IntoIterator<Item =
         let (mut bundle, mut size) = (Vec::new(), 0);
         for payload in payloads.by_ref().take(BUNDLE) {
             let datagram = duel.peer.datagram(packet, &payload);
-            assert!(size == 0 || size == datagram.len(), "all of one size");
+            assert!(
+                size == 0 || size == datagram.len(),
+                "the datagrams of a bundle have one size"
+            );
             size = datagram.len();
             bundle.extend(datagram);
         }

@@ -45,13 +45,15 @@ pub(crate) fn sweep<T: Send>(
                     let result = catch(*seed, || run(*seed));
                     results
                         .lock()
-                        .expect("nobody panics here")
+                        .expect("no thread panics while it holds the lock")
                         .push((*seed, result));
                 }
             });
         }
     });
-    let mut results = results.into_inner().expect("nobody panics there");
+    let mut results = results
+        .into_inner()
+        .expect("no thread has panicked while it held the lock");
     results.sort_by_key(|(seed, _)| *seed);
     let failures: Vec<String> = results
         .iter()
