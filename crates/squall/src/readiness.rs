@@ -94,8 +94,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether the socket is found readable within a tenth of a second.
-    async fn told(socket: &Readable) -> bool {
+    /// Whether the socket is reported readable within a tenth of a second.
+    async fn becomes_readable(socket: &Readable) -> bool {
         let sign = poll_fn(|cx| socket.poll_read_ready(cx).map_ok(drop));
         let sign = tokio::time::timeout(Duration::from_millis(100), sign).await;
         matches!(sign, Ok(Ok(())))
@@ -113,19 +113,19 @@ mod tests {
     #[tokio::test]
     async fn readiness_is_reported_until_the_queue_is_empty() {
         let (socket, to, from) = sockets();
-        assert!(!told(&socket).await, "of nothing");
+        assert!(!becomes_readable(&socket).await, "nothing has arrived");
         let mut batch = RecvBatch::new(1, 2048);
         for _ in 0..3 {
             from.send_to(b"a", to).unwrap();
             from.send_to(b"b", to).unwrap();
-            assert!(told(&socket).await);
+            assert!(becomes_readable(&socket).await);
             assert_eq!(socket.get_ref().recv(&mut batch).unwrap(), 1);
             // Not cleared: there is more.
-            assert!(told(&socket).await);
+            assert!(becomes_readable(&socket).await);
             assert_eq!(socket.get_ref().recv(&mut batch).unwrap(), 1);
             let mut guard = poll_fn(|cx| socket.poll_read_ready(cx)).await.unwrap();
             guard.clear_ready();
-            assert!(!told(&socket).await, "all was received");
+            assert!(!becomes_readable(&socket).await, "everything was received");
         }
         // Conversely: there is room, and that is reported at once.
         let room = writable(&socket).unwrap();
@@ -141,6 +141,6 @@ mod tests {
         assert_eq!(socket.get_ref().recv(&mut batch).unwrap(), 1);
         from.send_to(b"b", to).unwrap();
         guard.clear_ready();
-        assert!(told(&socket).await);
+        assert!(becomes_readable(&socket).await);
     }
 }

@@ -350,14 +350,17 @@ mod tests {
             assert!(begin.elapsed() >= time);
             let again = std::future::poll_fn(|cx| timer.poll_fired(cx));
             let again = tokio::time::timeout(Duration::from_millis(5), again).await;
-            assert!(again.is_err(), "it fires once");
+            assert!(again.is_err(), "the timer fires only once");
             // If it fired before it was set again, that is not reported.
             timer.set(Duration::ZERO);
             tokio::time::sleep(Duration::from_millis(5)).await;
             timer.set(Duration::from_secs(3600));
             let stale = std::future::poll_fn(|cx| timer.poll_fired(cx));
             let stale = tokio::time::timeout(Duration::from_millis(5), stale).await;
-            assert!(stale.is_err(), "what was set before is forgotten");
+            assert!(
+                stale.is_err(),
+                "an expiry from before the reset is not reported"
+            );
         }
     }
 

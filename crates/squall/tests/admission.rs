@@ -238,7 +238,10 @@ async fn a_token_used_100_times_at_two_workers_validates_once() {
             attempts.spawn(shake_hands(client));
         }
         for client in attempts.join_all().await {
-            assert_eq!(client.closed, None, "a replay costs a Retry, no connection");
+            assert_eq!(
+                client.closed, None,
+                "a replay causes a Retry but closes no connection"
+            );
             connected += usize::from(client.connected);
         }
     }
@@ -250,7 +253,7 @@ async fn a_token_used_100_times_at_two_workers_validates_once() {
     let counts = server.worker_stats();
     assert!(
         counts.iter().all(|worker| worker.connections > 20),
-        "both had some"
+        "both workers served connections"
     );
     let unrouted = || server.stats().unrouted;
     until(|| unrouted().tokens_replayed >= 99).await;
@@ -441,7 +444,7 @@ async fn workers_share_the_connections_of_a_prefix() {
     until(|| unrouted().prefix_refusals >= 13 && unrouted().prefix_retries >= 13).await;
     close_all(greedy, &server, 3).await;
     let again = clients(8, here, &server, &config).await;
-    assert_eq!(fates(&again), (7, 1), "ends make room");
+    assert_eq!(fates(&again), (7, 1), "ended connections make room");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -456,7 +459,7 @@ async fn workers_share_the_limit_of_connections() {
     assert_eq!(ways.lock().unwrap().len(), 7);
     close_all(first, &server, 0).await;
     let again = clients(8, Ipv4Addr::LOCALHOST, &server, &config).await;
-    assert_eq!(fates(&again), (7, 1), "ends make room");
+    assert_eq!(fates(&again), (7, 1), "ended connections make room");
     // The limit also covers the connections that an endpoint starts.
     let address = server.local_addr().unwrap();
     let client = identity.client(ALPN, TransportConfig::default());

@@ -1,5 +1,5 @@
-//! `docs/cancel-safety.md` is true: each future is cancelled at arbitrary points, over a real
-//! connection, and checked against the table.
+//! Checks `docs/cancel-safety.md`: each future is cancelled at arbitrary points, over a real
+//! connection, and compared with the table.
 #![expect(clippy::unwrap_used, reason = "a test's way to fail")]
 
 mod common;
@@ -290,7 +290,10 @@ async fn writes_and_reads_that_are_not_cancel_safe_behave_as_documented() {
     let mut canceller = Canceller::new();
     while canceller.cancelled < 3 {
         let done = canceller.once(recv.read_to_end(LEN)).await;
-        assert!(done.is_none(), "the windows are small");
+        assert!(
+            done.is_none(),
+            "small windows keep the read from completing"
+        );
     }
     let rest = within(recv.read_to_end(LEN)).await.unwrap();
     assert!(rest.len() < LEN && whole.ends_with(&rest), "{}", rest.len());
@@ -333,7 +336,7 @@ async fn cancelled_opens_and_accepts_lose_and_repeat_no_stream() {
             canceller.let_go().await;
             let number = within(recv.read_to_end(4)).await.unwrap();
             let number = u32::from_be_bytes(number.try_into().unwrap());
-            assert!(seen.insert(number), "{number} twice");
+            assert!(seen.insert(number), "stream {number} was accepted twice");
         }
         canceller
     };
@@ -580,7 +583,7 @@ async fn the_outcome_of_early_data_can_be_awaited_later() {
     for _ in 0..10 {
         assert!(
             canceller.once(&mut accepted).await.is_none(),
-            "nobody accepts yet"
+            "the outcome is pending until the server accepts"
         );
     }
     let mut send = near.open_uni().await.unwrap();

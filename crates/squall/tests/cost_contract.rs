@@ -119,7 +119,7 @@ async fn holds(pair: &Pair, mut send: impl AsyncFnMut(u64)) {
 /// Waits for a bundle and for its acknowledgement, so that each round is complete.
 async fn await_bundle(pair: &Pair, arrived: &Semaphore) {
     let permit = within(arrived.acquire()).await;
-    permit.expect("never closed").forget();
+    permit.expect("the semaphore is never closed").forget();
     while pair.far.stats().bytes_in_flight > 0 {
         std::thread::yield_now();
     }
@@ -134,7 +134,10 @@ async fn a_bundle_costs_one_of_everything() {
 
     let reader_arrived = Arc::clone(&arrived);
     let reader = pair.client.spawn(async move {
-        let mut stream = client.accept_uni().await.expect("the server opens one");
+        let mut stream = client
+            .accept_uni()
+            .await
+            .expect("the server opens a stream");
         let mut bytes = 0;
         while let Ok(Some(chunk)) = stream.read_chunk(usize::MAX).await {
             bytes += chunk.len();
@@ -144,7 +147,10 @@ async fn a_bundle_costs_one_of_everything() {
             }
         }
     });
-    let mut stream = server.open_uni().await.expect("within the limit");
+    let mut stream = server
+        .open_uni()
+        .await
+        .expect("the stream limit allows one stream");
     let data = Bytes::from(vec![42; BUNDLE]);
     let send = async |bundles: u64| {
         for _ in 0..bundles {
@@ -180,7 +186,7 @@ async fn a_bundle_of_datagrams_costs_one_of_everything() {
             for _ in 0..SEGMENTS {
                 server
                     .send_datagram(data.clone())
-                    .expect("the client takes datagrams");
+                    .expect("the client accepts datagrams");
             }
         }
     });

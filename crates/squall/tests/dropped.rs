@@ -178,7 +178,7 @@ async fn dropping_a_receiving_half_stops_its_stream_with_its_code() {
     }
 }
 
-/// A waker that counts who holds it.
+/// A waker whose reference count shows whether it is still held.
 struct Held;
 
 impl Wake for Held {
@@ -197,14 +197,14 @@ fn leaves_nothing<F: Future>(what: &str, future: F) {
                 .as_mut()
                 .poll(&mut Context::from_waker(&waker))
                 .is_pending(),
-            "{what} has nothing to wait for"
+            "{what} must wait"
         );
-        assert!(Arc::strong_count(&held) > 2, "{what} waits for nothing");
+        assert!(Arc::strong_count(&held) > 2, "{what} registered no waker");
     }
     assert_eq!(
         Arc::strong_count(&held),
         2,
-        "the waker of a dropped future of {what}"
+        "a dropped future of {what} left its waker behind"
     );
 }
 
@@ -327,7 +327,7 @@ async fn a_dropped_datagram_writer_sends_nothing() {
     {
         let mut send = pin!(pair.near.send_datagram_wait(vec![2; 900].into()));
         let polled = send.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(polled.is_pending(), "the queue has room");
+        assert!(polled.is_pending(), "the queue is full");
     }
     within(pair.near.send_datagram_wait(vec![3; 900].into()))
         .await

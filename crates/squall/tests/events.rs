@@ -306,7 +306,7 @@ struct DropPanics;
 
 impl Drop for DropPanics {
     fn drop(&mut self) {
-        panic!("and again");
+        panic!("panic in the payload's destructor");
     }
 }
 

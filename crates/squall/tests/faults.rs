@@ -41,7 +41,7 @@ async fn transfer(from: &Connection, to: &Connection, len: usize, in_the_middle:
     tokio::join!(writing, reading);
 }
 
-/// What the issue asks for: 10 MB, intact, ten seeds; and a NAT that loses its binding midway.
+/// With ten seeds, 10 MB arrive intact, also through a NAT that loses its binding midway.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_megabytes_arrive_whole_over_a_bad_network() {
     let faults = Faults {

@@ -48,7 +48,7 @@ async fn early_data_arrives_with_the_first_packets() {
         let asking = async {
             let (connection, accepted) = match connecting.into_0rtt().await {
                 Ok((connection, accepted)) => {
-                    assert!(attempt > 0, "there is no ticket yet");
+                    assert!(attempt > 0, "the first attempt has no ticket");
                     (connection, Some(accepted))
                 }
                 Err(connecting) => {
@@ -306,7 +306,7 @@ impl std::io::Write for Kept {
         drop(kept);
         assert!(
             self.panics_after.is_none_or(|most| len <= most),
-            "as the test demands"
+            "requested by the test"
         );
         self.bytes.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -367,7 +367,7 @@ async fn a_failing_sink_costs_only_the_log() {
             TransportConfig::default(),
             move |builder| {
                 let sink = sink.clone();
-                builder.qlog(move |_| Some(Box::new(sink.clone().expect("as the test demands"))))
+                builder.qlog(move |_| Some(Box::new(sink.clone().expect("requested by the test"))))
             },
         )
         .await;
@@ -459,7 +459,7 @@ async fn both_ends_present_certificates() {
         .unwrap();
     let (near, far) = meet(connecting, &server).await;
     assert!(far.is_err());
-    // A client may consider itself connected until told otherwise (RFC 8446 §4.4.2.4).
+    // A client may consider itself connected until the alert arrives (RFC 8446 §4.4.2.4).
     if let Ok(near) = near {
         within(near.closed()).await;
     }
@@ -500,7 +500,7 @@ async fn a_connection_reports_its_properties() {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_updated_on_demand() {
     let pair = Pair::new().await;
-    // A server's handshake is confirmed when it is complete; HANDSHAKE_DONE tells the client.
+    // A server's handshake is confirmed when it is complete; HANDSHAKE_DONE informs the client.
     let mut updates = 0;
     while updates < 3 {
         updates += u64::from(pair.far.force_key_update());
@@ -548,7 +548,10 @@ async fn an_attempt_can_be_accepted_with_its_own_configuration() {
     let connecting = client.connect(server.local_addr().unwrap(), "localhost");
     let accepting = async {
         let incoming = server.accept().await.unwrap();
-        assert!(!incoming.may_retry(), "this one has followed a Retry");
+        assert!(
+            !incoming.may_retry(),
+            "the client has already followed a Retry"
+        );
         assert_eq!(incoming.local_ip(), Some(ANY.ip()));
         let original = incoming.original_destination_id();
         let config = identity.server(ALPN, TransportConfig::default());

@@ -22,7 +22,7 @@ fn write_for_ever(mut send: SendStream) {
 }
 
 /// Opens `unread` streams whose data is not read, then moves `LONG` bytes over one more.
-async fn move_beside_unread(from: &Connection, to: &Connection, unread: usize) {
+async fn transfer_next_to_unread(from: &Connection, to: &Connection, unread: usize) {
     let mut kept = Vec::new();
     for _ in 0..unread {
         let mut send = from.open_uni().await.unwrap();
@@ -50,14 +50,14 @@ async fn move_beside_unread(from: &Connection, to: &Connection, unread: usize) {
 async fn unread_streams_do_not_block_another() {
     for unread in [1, 4, 20] {
         let pair = Pair::new().await;
-        move_beside_unread(&pair.far, &pair.near, unread).await;
+        transfer_next_to_unread(&pair.far, &pair.near, unread).await;
         // The windows of 20 unread streams leave so little room that a reader that briefly falls
         // behind may fill it; those of 4 leave as much as the stream could take.
         if unread <= 4 {
             assert_eq!(pair.near.stats().blocked_by_unread_data, 0);
         }
         let pair = Pair::new().await;
-        move_beside_unread(&pair.near, &pair.far, unread).await;
+        transfer_next_to_unread(&pair.near, &pair.far, unread).await;
     }
 }
 
@@ -69,9 +69,9 @@ async fn a_hundred_unread_streams_do_not_block_another_within_the_receive_window
             .receive_window(101 * 512 * 1024 + (1 << 20))
     };
     let pair = Pair::with(transport(), transport(), |builder| builder).await;
-    move_beside_unread(&pair.far, &pair.near, 100).await;
+    transfer_next_to_unread(&pair.far, &pair.near, 100).await;
     let pair = Pair::with(transport(), transport(), |builder| builder).await;
-    move_beside_unread(&pair.near, &pair.far, 100).await;
+    transfer_next_to_unread(&pair.near, &pair.far, 100).await;
 }
 
 // test: RFC 9000 §4.1
@@ -109,7 +109,7 @@ async fn a_write_accepts_no_more_than_the_peers_stream_credit() {
     let mut next = std::pin::pin!(send.write(&bytes));
     let soon = std::time::Duration::from_millis(50);
     assert!(tokio::time::timeout(soon, &mut next).await.is_err());
-    // The peer is told what blocks us (RFC 9000 §19.13), and its reading wakes the writer.
+    // The peer learns what blocks us (RFC 9000 §19.13), and its reading wakes the writer.
     within(async {
         while pair.near.stats().stream_data_blocked_received == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -207,7 +207,11 @@ async fn a_window_of_zero_pauses_the_peer_until_it_is_raised() {
     {
         read.extend_from_slice(&chunk.unwrap().unwrap());
     }
-    assert_eq!(read.len() as u64, WINDOW, "no more than was granted");
+    assert_eq!(
+        read.len() as u64,
+        WINDOW,
+        "the peer sends no more than was granted"
+    );
     pair.far.set_receive_window(WINDOW);
     read.extend(within(recv.read_to_end(bytes.len())).await.unwrap());
     assert!(read == bytes);

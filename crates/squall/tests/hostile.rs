@@ -19,11 +19,11 @@ static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Resident memory of the process, in bytes.
 fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let status = std::fs::read_to_string("/proc/self/status").expect("procfs is mounted");
     let line = status
         .lines()
         .find(|l| l.starts_with("VmRSS:"))
-        .expect("Linux tells");
+        .expect("the status has a VmRSS line");
     let kib: u64 = line
         .split_whitespace()
         .nth(1)
@@ -211,12 +211,12 @@ async fn a_million_hostile_datagrams_leave_nothing_behind() {
     let stats = far.stats();
     assert!(
         stats.packets_forged > total / 10,
-        "the live connection was shot at too: {stats:?}"
+        "too few forged packets hit the live connection: {stats:?}"
     );
     assert_eq!(
         server.stats().connections,
         1,
-        "no state for what does not open"
+        "datagrams that cannot be opened create no state"
     );
     say(b"after").await;
 }

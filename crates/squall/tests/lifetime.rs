@@ -403,7 +403,7 @@ async fn a_slow_application_loses_no_client() {
         tokio::time::timeout(Duration::from_millis(100), server.accept())
             .await
             .is_err(),
-        "one too many"
+        "more attempts than clients"
     );
 }
 
@@ -425,7 +425,7 @@ async fn an_idle_connection_times_out() {
             other => panic!("{other:?}"),
         }
     }
-    panic!("one of the ends was held up each time");
+    panic!("one of the ends was delayed in every attempt");
 }
 
 #[tokio::test]
@@ -440,7 +440,7 @@ async fn keep_alive_prevents_the_idle_timeout() {
             return;
         }
     }
-    panic!("it ended all the same");
+    panic!("the connection ended despite keep-alive");
 }
 
 #[tokio::test]
@@ -635,7 +635,7 @@ async fn unreachable_addresses_are_reported_at_once() {
     far.unwrap();
 }
 
-/// Attempts from one client socket are told apart by their ids: none waits for another's decision.
+/// Attempts from one client socket are distinguished by their ids: none waits for another's decision.
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_from_one_address_wait_independently() {
     const ATTEMPTS: usize = 50;
@@ -738,7 +738,7 @@ async fn handshake_data_does_not_wait_for_the_handshake() {
     // `within` polls once more when its time is over.
     assert!(
         began.elapsed() < Duration::from_secs(20),
-        "it was not woken"
+        "the future was not woken"
     );
     assert!(futures_now(&mut accepted).is_none());
     relaying.abort();

@@ -24,14 +24,14 @@ const CONNECTIONS: usize = 8;
 
 /// A client and a server of two workers each, and connections between them whose streams the server
 /// echoes.
-struct Town {
+struct Setup {
     client: Endpoint,
     server: Endpoint,
     near: Vec<Connection>,
     far: Vec<Connection>,
 }
 
-impl Town {
+impl Setup {
     async fn new() -> Self {
         let identity = Identity::new();
         let server = identity.server(ALPN, TransportConfig::default());
@@ -72,7 +72,7 @@ impl Town {
     }
 
     /// Which worker each connection lives on, and how many each worker counts, on both sides.
-    fn homes(&self) -> (Vec<usize>, Vec<u64>) {
+    fn placement(&self) -> (Vec<usize>, Vec<u64>) {
         let connections = self.near.iter().chain(&self.far);
         let workers = connections.map(Connection::worker).collect();
         let stats = (self.client.worker_stats().into_iter()).chain(self.server.worker_stats());
@@ -112,13 +112,13 @@ async fn ask(connection: &Connection, len: usize, seed: u64, progress: &AtomicUs
 #[tokio::test(flavor = "multi_thread")]
 async fn two_workers_rebind_during_transfers() {
     const LEN: usize = 3_000_000;
-    let town = Town::new().await;
-    let homes = town.homes();
-    assert_eq!(homes.1.iter().sum::<u64>(), 2 * CONNECTIONS as u64);
+    let setup = Setup::new().await;
+    let placement = setup.placement();
+    assert_eq!(placement.1.iter().sum::<u64>(), 2 * CONNECTIONS as u64);
     let progress = Arc::new(AtomicUsize::new(0));
-    let asking = town.ask_all(LEN, &progress);
+    let asking = setup.ask_all(LEN, &progress);
     let all = LEN * CONNECTIONS;
-    let mut ports = vec![town.client.local_addr().unwrap().port()];
+    let mut ports = vec![setup.client.local_addr().unwrap().port()];
     for eighths in 1..4 {
         within(async {
             while progress.load(Ordering::Relaxed) < all * eighths / 8 {
@@ -126,21 +126,21 @@ async fn two_workers_rebind_during_transfers() {
             }
         })
         .await;
-        town.client.rebind(ANY).unwrap();
+        setup.client.rebind(ANY).unwrap();
         let done = progress.load(Ordering::Relaxed);
-        assert!(done < all, "moved when all was over");
-        ports.push(town.client.local_addr().unwrap().port());
+        assert!(done < all, "the transfers were over before the move");
+        ports.push(setup.client.local_addr().unwrap().port());
     }
     within(asking.join_all()).await;
     assert_eq!(progress.load(Ordering::Relaxed), all);
     ports.dedup();
     assert_eq!(ports.len(), 4, "{ports:?}");
-    assert_eq!(town.homes(), homes);
-    for far in &town.far {
+    assert_eq!(setup.placement(), placement);
+    for far in &setup.far {
         assert_eq!(Some(&far.remote_address().port()), ports.last());
     }
     // No packet was unknown to either end: those are answered.
-    let stats = [town.client.stats(), town.server.stats()];
+    let stats = [setup.client.stats(), setup.server.stats()];
     for stats in stats {
         assert_eq!(
             (stats.responses, stats.forwards_dropped),
@@ -152,12 +152,12 @@ async fn two_workers_rebind_during_transfers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_kernel_steers_to_the_new_sockets_too() {
-    let town = Town::new().await;
-    town.client.rebind(ANY).unwrap();
+    let setup = Setup::new().await;
+    setup.client.rebind(ANY).unwrap();
     let progress = Arc::new(AtomicUsize::new(0));
-    let before = town.client.worker_stats();
-    within(town.ask_all(2_000_000, &progress).join_all()).await;
-    for (before, after) in before.iter().zip(town.client.worker_stats()) {
+    let before = setup.client.worker_stats();
+    within(setup.ask_all(2_000_000, &progress).join_all()).await;
+    for (before, after) in before.iter().zip(setup.client.worker_stats()) {
         let runs = after.runs_received - before.runs_received;
         let forwarded = after.runs_forwarded - before.runs_forwarded;
         assert!(runs > 100, "{runs}");
@@ -173,24 +173,24 @@ async fn the_kernel_steers_to_the_new_sockets_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_continue_across_a_rebind() {
-    let town = Town::new().await;
+    let setup = Setup::new().await;
     let progress = Arc::new(AtomicUsize::new(0));
-    within(town.ask_all(100_000, &progress).join_all()).await;
-    let before = town.client.stats().udp;
+    within(setup.ask_all(100_000, &progress).join_all()).await;
+    let before = setup.client.stats().udp;
     assert!(before.bytes_sent > 100_000 * CONNECTIONS as u64);
-    town.client.rebind(ANY).unwrap();
+    setup.client.rebind(ANY).unwrap();
     // From the start, and once the workers have moved.
-    assert!(town.client.stats().udp.bytes_sent >= before.bytes_sent);
-    within(town.ask_all(100_000, &progress).join_all()).await;
-    let after = town.client.stats().udp;
+    assert!(setup.client.stats().udp.bytes_sent >= before.bytes_sent);
+    within(setup.ask_all(100_000, &progress).join_all()).await;
+    let after = setup.client.stats().udp;
     assert!(after.bytes_sent > before.bytes_sent + 100_000 * CONNECTIONS as u64);
 }
 
 /// A move that fails: checks the error, and that nothing has changed, with transfers in progress.
-async fn stays(town: &Town, refused: ErrorKind, move_it: impl Fn() -> Result<()>) {
-    let (address, homes) = (town.client.local_addr().unwrap(), town.homes());
+async fn stays(setup: &Setup, refused: ErrorKind, move_it: impl Fn() -> Result<()>) {
+    let (address, placement) = (setup.client.local_addr().unwrap(), setup.placement());
     let progress = Arc::new(AtomicUsize::new(0));
-    let asking = town.ask_all(1_000_000, &progress);
+    let asking = setup.ask_all(1_000_000, &progress);
     within(async {
         while progress.load(Ordering::Relaxed) == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -199,26 +199,26 @@ async fn stays(town: &Town, refused: ErrorKind, move_it: impl Fn() -> Result<()>
     .await;
     assert_eq!(move_it().unwrap_err().kind(), refused);
     within(asking.join_all()).await;
-    assert_eq!(town.client.local_addr().unwrap(), address);
-    assert_eq!(town.homes(), homes);
-    for far in &town.far {
+    assert_eq!(setup.client.local_addr().unwrap(), address);
+    assert_eq!(setup.placement(), placement);
+    for far in &setup.far {
         assert_eq!(far.remote_address(), address);
     }
-    assert_eq!(town.client.stats().responses, 0);
+    assert_eq!(setup.client.stats().responses, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebind_to_a_busy_port_changes_nothing() {
-    let town = Town::new().await;
+    let setup = Setup::new().await;
     let taken = std::net::UdpSocket::bind(ANY).unwrap();
     let busy = taken.local_addr().unwrap();
-    stays(&town, ErrorKind::AddrInUse, || town.client.rebind(busy)).await;
+    stays(&setup, ErrorKind::AddrInUse, || setup.client.rebind(busy)).await;
     // A port shared by another endpoint's workers is also busy, as is one's own: the kernel would
     // mix the sockets.
-    let others = town.server.local_addr().unwrap();
-    stays(&town, ErrorKind::AddrInUse, || town.client.rebind(others)).await;
-    let own = town.client.local_addr().unwrap();
-    stays(&town, ErrorKind::AddrInUse, || town.client.rebind(own)).await;
+    let others = setup.server.local_addr().unwrap();
+    stays(&setup, ErrorKind::AddrInUse, || setup.client.rebind(others)).await;
+    let own = setup.client.local_addr().unwrap();
+    stays(&setup, ErrorKind::AddrInUse, || setup.client.rebind(own)).await;
     let bound = Builder::new(own).workers(WORKERS).bind();
     assert_eq!(bound.unwrap_err().kind(), ErrorKind::AddrInUse);
 }
@@ -240,33 +240,33 @@ fn a_rebind_that_lacks_a_descriptor_changes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes all descriptors of its process: the test before runs it"]
 async fn out_of_descriptors() {
-    let town = Town::new().await;
+    let setup = Setup::new().await;
     let mut fill = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
         fill.push(file);
     }
-    let too_many = town.client.rebind(ANY).unwrap_err();
+    let too_many = setup.client.rebind(ANY).unwrap_err();
     // Two per worker: the socket, and the descriptor that reports room in it.
     for _ in 0..2 * WORKERS {
-        stays(&town, too_many.kind(), || town.client.rebind(ANY)).await;
+        stays(&setup, too_many.kind(), || setup.client.rebind(ANY)).await;
         drop(fill.pop());
     }
-    town.client.rebind(ANY).unwrap();
+    setup.client.rebind(ANY).unwrap();
     let progress = Arc::new(AtomicUsize::new(0));
-    within(town.ask_all(100_000, &progress).join_all()).await;
-    let port = town.client.local_addr().unwrap().port();
-    assert!((town.far.iter()).all(|far| far.remote_address().port() == port));
+    within(setup.ask_all(100_000, &progress).join_all()).await;
+    let port = setup.client.local_addr().unwrap().port();
+    assert!((setup.far.iter()).all(|far| far.remote_address().port() == port));
 }
 
 /// Simultaneous moves from several threads end with all workers in one place.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_rebinds_do_not_mix() {
-    let town = Town::new().await;
+    let setup = Setup::new().await;
     let progress = Arc::new(AtomicUsize::new(0));
     for _ in 0..50 {
         let start = Arc::new(Barrier::new(4));
         let moving: Vec<_> = (0..4)
-            .map(|_| (town.client.clone(), Arc::clone(&start)))
+            .map(|_| (setup.client.clone(), Arc::clone(&start)))
             .map(|(client, start)| {
                 tokio::task::spawn_blocking(move || {
                     start.wait();
@@ -277,9 +277,9 @@ async fn concurrent_rebinds_do_not_mix() {
         for one in moving {
             within(one).await.unwrap();
         }
-        within(town.ask_all(1_000, &progress).join_all()).await;
-        let port = town.client.local_addr().unwrap().port();
-        for far in &town.far {
+        within(setup.ask_all(1_000, &progress).join_all()).await;
+        let port = setup.client.local_addr().unwrap().port();
+        for far in &setup.far {
             assert_eq!(far.remote_address().port(), port);
         }
     }

@@ -237,7 +237,7 @@ fn a_sleeping_worker_task_counts_as_idle() {
     });
 }
 
-/// A program may end once a connection is shut down: its peer has been told.
+/// A program may end once a connection is shut down: its peer has been informed.
 #[test]
 fn a_shutdown_ends_after_the_close_is_sent() {
     let server_runtime = Runtime::new().unwrap();

@@ -150,7 +150,7 @@ fn options_are_set_before_the_bind() {
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
     let mut builder = server(&identity).only_v6(true);
     builder.addr = any;
-    // Its port is free for IPv4, unless someone else happens to use it.
+    // Its port is free for IPv4, unless another process happens to use it.
     let mut is_free = false;
     for _ in 0..10 {
         let Ok(endpoint) = builder.clone().bind() else {

@@ -65,7 +65,7 @@ async fn connections_take_at_most_their_workers_time_in_total() {
         }
         println!("{large} ticks for ten times as much as {small}");
     }
-    panic!("the small one took half of the large one's time, each time");
+    panic!("the small transfer took at least half of the large one's time in every attempt");
 }
 
 /// Looks at the tables of four connections, and returns the time of protection of one, and of
@@ -113,7 +113,11 @@ async fn of_connections() -> [u64; 2] {
         }
         assert_eq!(table.ticks()[Stage::Idle as usize], 0);
     }
-    assert_eq!(total(&tables[3]), 0, "it was not measured");
+    assert_eq!(
+        total(&tables[3]),
+        0,
+        "the unmeasured connection has no time"
+    );
     [0, 1].map(|at| tables[at].ticks()[Stage::Aead as usize])
 }
 
@@ -144,12 +148,12 @@ async fn a_connection_can_be_measured_without_its_endpoint() {
     exchange(&near, 1000).await;
     let before = total(&far.stages());
     exchange(&near, 500_000).await;
-    assert_eq!(total(&far.stages()), before, "no longer measured");
+    assert_eq!(total(&far.stages()), before, "measuring has stopped");
     near.close(0, b"");
     within(far.closed()).await;
     far.measure_stages(true);
     within(async { tokio::join!(client.wait_idle(), server.wait_idle()) }).await;
-    assert!(total(&near.stages()) > 0, "what was measured stays");
+    assert!(total(&near.stages()) > 0, "earlier measurements are kept");
 }
 
 #[tokio::test]

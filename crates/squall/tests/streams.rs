@@ -162,9 +162,9 @@ async fn lists_of_chunks_are_written_and_read() {
     ];
     let write = async {
         let first = send.write_chunks(&mut chunks).await.unwrap();
-        assert!(first > 1_000, "as much as there is room for");
+        assert!(first > 1_000, "the first write fills the available room");
         let left: usize = chunks.iter().map(Bytes::len).sum();
-        assert_eq!(first + left, LEN, "the chunks keep the rest");
+        assert_eq!(first + left, LEN, "the unwritten rest stays in the chunks");
         send.write_all_chunks(&mut chunks).await.unwrap();
         assert!(chunks.iter().all(Bytes::is_empty));
         send.finish().unwrap();
@@ -178,11 +178,11 @@ async fn lists_of_chunks_are_written_and_read() {
                 .iter()
                 .for_each(|chunk| all.extend_from_slice(chunk));
         }
-        assert!(most > 1, "several at a time");
+        assert!(most > 1, "several chunks are read at a time");
         all
     };
     let ((), all) = within(async { tokio::join!(write, read) }).await;
-    assert!(all == data, "byte by byte");
+    assert!(all == data, "the data arrives unchanged");
     assert_eq!(
         within(recv.read_chunks(&mut [Bytes::new()])).await.unwrap(),
         None
@@ -435,7 +435,7 @@ async fn a_failing_gso_offload_is_disabled_without_loss() {
             return;
         }
     }
-    panic!("no bundle met the error");
+    panic!("the error hit no bundle in any attempt");
 }
 
 /// Makes a client's bundle fail within a transfer; returns its counters, and how many packets were

@@ -38,11 +38,11 @@ impl Place {
     async fn wait_at(&self, endpoint: &Endpoint) -> JoinHandle<io::Result<()>> {
         let (endpoint, path) = (endpoint.clone(), self.path.clone());
         let waiting = tokio::spawn(async move { endpoint.hand_over(path, &[]).await });
-        self.somebody_listens().await;
+        self.wait_for_listener().await;
         waiting
     }
 
-    async fn somebody_listens(&self) {
+    async fn wait_for_listener(&self) {
         within(async {
             while !self.path.exists() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -58,7 +58,7 @@ impl Drop for Place {
     }
 }
 
-/// Who serves and who connects.
+/// The identity of the servers, and where the processes meet.
 struct World {
     identity: Identity,
     place: Place,
@@ -508,7 +508,7 @@ async fn further_descriptors_are_handed_over() {
     let own = tcp.try_clone().unwrap();
     let handed_over =
         tokio::spawn(async move { endpoint.hand_over(path, &[own.as_fd(), own.as_fd()]).await });
-    world.place.somebody_listens().await;
+    world.place.wait_for_listener().await;
     let mut takeover = world.request().unwrap().unwrap();
     let mut descriptors = takeover.take_descriptors();
     assert_eq!(descriptors.len(), 2);
@@ -586,7 +586,7 @@ async fn a_removed_socket_file_is_recreated() {
     let endpoint = world.server().bind().unwrap();
     let waiting = world.place.wait_at(&endpoint).await;
     std::fs::remove_file(&world.place.path).unwrap();
-    world.place.somebody_listens().await;
+    world.place.wait_for_listener().await;
     drop(world.request_patiently().await);
     // Another process has the path now, and keeps it.
     let beside = world.place.folder.join("other");

@@ -168,8 +168,8 @@ async fn a_self_signed_identity_is_trusted_by_its_own_roots() {
     assert!(matches!(error, Error::SelfSigned(_)), "{error}");
 }
 
-/// Both ends' text of a handshake that fails, without who closed.
-async fn objection(server: rustls::ServerConfig, client: rustls::ClientConfig) -> String {
+/// The error text of a failed handshake, the same at both ends but for which of them closed.
+async fn handshake_error(server: rustls::ServerConfig, client: rustls::ClientConfig) -> String {
     let server = Builder::new(ANY).server(ServerConfig::new(server));
     let server = server.bind().unwrap();
     let client = Builder::new(ANY).client(ClientConfig::new(client));
@@ -186,11 +186,11 @@ async fn objection(server: rustls::ServerConfig, client: rustls::ClientConfig) -
     near
 }
 
-/// Has no certificate for any client.
+/// A resolver without a certificate for any client.
 #[derive(Debug)]
-struct Nobody;
+struct NoClientCertificate;
 
-impl rustls::server::ResolvesServerCert for Nobody {
+impl rustls::server::ResolvesServerCert for NoClientCertificate {
     fn resolve(
         &self,
         _: rustls::server::ClientHello<'_>,
@@ -205,14 +205,14 @@ async fn a_failed_handshake_names_the_likely_cause() {
     let roots = || identity.roots().unwrap();
     let server = || tls::server(identity.clone(), PROTOCOLS).unwrap();
     let other_protocol = tls::client(roots(), &[b"other"]).unwrap();
-    let text = objection(server(), other_protocol).await;
+    let text = handshake_error(server(), other_protocol).await;
     assert!(text.contains("no_application_protocol"), "{text}");
     assert!(text.contains("ALPN"), "{text}");
 
     let mut for_nobody = server();
-    for_nobody.cert_resolver = std::sync::Arc::new(Nobody);
+    for_nobody.cert_resolver = std::sync::Arc::new(NoClientCertificate);
     let client = || tls::client(roots(), PROTOCOLS).unwrap();
-    let text = objection(for_nobody, client()).await;
+    let text = handshake_error(for_nobody, client()).await;
     assert!(
         text.contains("no certificate for the server name"),
         "{text}"
@@ -221,7 +221,7 @@ async fn a_failed_handshake_names_the_likely_cause() {
 
     // A new self-signed certificate has the old one's name, and another key.
     let renewed = Identity::self_signed(["localhost"]).unwrap();
-    let text = objection(tls::server(renewed, PROTOCOLS).unwrap(), client()).await;
+    let text = handshake_error(tls::server(renewed, PROTOCOLS).unwrap(), client()).await;
     assert!(text.contains("another key"), "{text}");
 
     let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -232,7 +232,7 @@ async fn a_failed_handshake_names_the_likely_cause() {
     roots.add(certificate.der().clone()).unwrap();
     let key = rustls::pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
     let of_a_ca = squall::server_tls(vec![certificate.der().clone()], key, PROTOCOLS).unwrap();
-    let text = objection(of_a_ca, tls::client(roots, PROTOCOLS).unwrap()).await;
+    let text = handshake_error(of_a_ca, tls::client(roots, PROTOCOLS).unwrap()).await;
     assert!(text.contains("without the CA flag"), "{text}");
 }
 

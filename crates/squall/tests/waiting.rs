@@ -102,10 +102,14 @@ async fn an_adaptor_keeps_futures_between_its_calls() {
     };
     within(async { tokio::join!(all, peer) }).await;
     let (Some((_, mut recv)), Some(second), Some(data)) = answers else {
-        unreachable!("all three are there");
+        unreachable!("all three futures have completed");
     };
     assert_eq!(within(recv.read_to_end(10)).await.unwrap(), b"hello");
-    assert_eq!(second.id().0, 6, "the client's second unidirectional one");
+    assert_eq!(
+        second.id().0,
+        6,
+        "the client's second unidirectional stream"
+    );
     assert_eq!(data, "now");
 }
 
@@ -135,7 +139,7 @@ async fn a_waiting_future_keeps_its_connection_open() {
         tokio::time::timeout(Duration::from_millis(100), far.closed())
             .await
             .is_err(),
-        "closed while its streams are there"
+        "closed while its streams are open"
     );
     drop(streams);
     let expected = CloseReason::Application {

@@ -96,7 +96,7 @@ async fn a_clients_connections_are_distributed_over_its_workers() {
     assert_eq!(of_worker, [5; WORKERS]);
 }
 
-/// What the issue asks for: a thousand connections, all served, 400 to 600 on each worker.
+/// A thousand connections are all served, 400 to 600 by each worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_connections_are_distributed_over_two_workers() {
     let identity = Identity::new();

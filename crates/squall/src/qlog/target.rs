@@ -170,7 +170,7 @@ mod tests {
             },
         };
         log.write_all(b"short").unwrap();
-        assert_eq!(reports.get(), 0, "it lies in the buffer");
+        assert_eq!(reports.get(), 0, "the record is still buffered");
         for _ in 0..3 {
             log.write_all(&[b'x'; 100_000]).unwrap();
         }

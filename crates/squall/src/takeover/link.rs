@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// A link that is always full leaves time for its worker, which is another task of the thread.
+    /// A link with a constant backlog yields to its worker, which is another task of the thread.
     #[tokio::test]
     async fn a_busy_link_lets_other_tasks_run() {
         let (to, from) = Link::pair().unwrap();

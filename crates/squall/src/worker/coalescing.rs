@@ -261,8 +261,16 @@ mod tests {
             })
         };
         assert_eq!(nap(micros(5000)).as_micros(), 1436);
-        assert_eq!(nap(micros(1100)), micros(1100), "or after this time");
-        assert_eq!(nap(micros(1000)), Duration::ZERO, "less than two bundles");
+        assert_eq!(
+            nap(micros(1100)),
+            micros(1100),
+            "the sender's ack delay bounds the nap"
+        );
+        assert_eq!(
+            nap(micros(1000)),
+            Duration::ZERO,
+            "less than two bundles would arrive"
+        );
     }
 
     #[test]

@@ -111,7 +111,10 @@ mod tests {
             now = now.max(due);
             let taken = step(&mut moving, now, 100);
             assert!(taken.len() <= CONNECTIONS);
-            assert!(step(&mut moving, now, 100).is_empty(), "one step at a time");
+            assert!(
+                step(&mut moving, now, 100).is_empty(),
+                "one step per interval"
+            );
             seen.extend(taken);
         }
         assert_eq!(seen, (0..100).collect::<Vec<_>>());

@@ -501,7 +501,10 @@ mod tests {
         worker.close(7, b"done");
         worker.transmit(&mut stages).unwrap();
         let close = receive().expect("CONNECTION_CLOSE");
-        assert!(weak.upgrade().is_none(), "its state is gone");
+        assert!(
+            weak.upgrade().is_none(),
+            "the connection's state is dropped"
+        );
         assert_eq!((worker.count, worker.closed.len()), (1, 1));
 
         // A datagram to the id that the client chose, which follows the server's.
@@ -531,7 +534,10 @@ mod tests {
             worker.dispatch(std::iter::once(datagrams), &mut stages);
             worker.transmit(&mut stages).unwrap();
             for _ in 0..answers {
-                assert!(receive() == Some(close.clone()), "the same datagram again");
+                assert!(
+                    receive() == Some(close.clone()),
+                    "the CONNECTION_CLOSE is repeated"
+                );
             }
         }
         assert!(receive().is_none());

@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn the_relay_yields_to_ready_tasks_before_it_wakes_others() {
-        /// Notes whether the task spawned after it ran before it is woken.
+        /// Records whether a task spawned later ran before this one is woken.
         struct Woken(Arc<AtomicUsize>, AtomicUsize);
 
         impl Wake for Woken {
@@ -369,9 +369,9 @@ mod tests {
             tokio::task::yield_now().await;
             relay.wake_all(&mut vec![waker]);
             // The runtime runs the most recently spawned task before all others.
-            let beside = tokio::spawn(async move { ran.store(1, Ordering::SeqCst) });
+            let later = tokio::spawn(async move { ran.store(1, Ordering::SeqCst) });
             tokio::spawn(async {}).await.unwrap();
-            beside.await.unwrap();
+            later.await.unwrap();
         });
         runtime.block_on(task).unwrap();
         while woken.1.load(Ordering::SeqCst) == 0 {

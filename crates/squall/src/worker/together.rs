@@ -127,16 +127,28 @@ mod tests {
         for connection in [1, 2, 1] {
             together.add(at(80), remote, connection, 1000);
         }
-        assert_eq!(together.rate(at(87), remote), 0, "not over yet");
+        assert_eq!(
+            together.rate(at(87), remote),
+            0,
+            "the period is not over yet"
+        );
         assert_eq!(together.rate(at(88), remote), 375_000);
         together.add(at(89), remote, 3, 1000);
         together.add(at(90), remote, 3, 1000);
         assert_eq!(together.rate(at(95), remote), 375_000);
-        assert_eq!(together.rate(at(96), remote), 0, "one connection");
+        assert_eq!(
+            together.rate(at(96), remote),
+            0,
+            "a single connection has no combined rate"
+        );
         for connection in [1, 2] {
             together.add(at(97), remote, connection, 1000);
         }
-        assert_eq!(together.rate(at(112), remote), 0, "a period of silence");
+        assert_eq!(
+            together.rate(at(112), remote),
+            0,
+            "nothing was sent in the previous period"
+        );
     }
 
     #[test]

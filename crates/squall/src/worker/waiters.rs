@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(
             line.len(),
             2,
-            "a task that was woken and waits again is in line again"
+            "a woken task that waits again is queued again"
         );
         drop(line.remove(&mut new));
         drop(line.remove(&mut old));

@@ -68,10 +68,13 @@ async fn an_endpoint_outlives_a_worker_and_can_restart_it() {
     let config = identity.client(ALPN, TransportConfig::default());
     let client = single(Builder::new(ANY).client(config));
     let connections = on_each(&client, &server, WORKERS).await;
-    assert!(server.restart_worker(1).is_err(), "it runs");
+    assert!(
+        server.restart_worker(1).is_err(),
+        "a running worker cannot be restarted"
+    );
     assert!(
         server.restart_worker(WORKERS).is_err(),
-        "there is no such worker"
+        "a worker that does not exist cannot be restarted"
     );
     let waiting = tokio::spawn({
         let server = server.clone();
@@ -107,7 +110,7 @@ async fn an_endpoint_outlives_a_worker_and_can_restart_it() {
     assert_eq!(
         within(connections[1].0.closed()).await,
         CloseReason::Reset,
-        "not an idle timeout"
+        "the peer is reset and need not time out"
     );
     // Every new client is served, whatever its id: a third of the first ids name the worker that is
     // gone.
@@ -116,7 +119,10 @@ async fn an_endpoint_outlives_a_worker_and_can_restart_it() {
         assert_ne!(far.worker(), 1);
         deliver(&near, &far).await;
     }
-    assert!(server.rebind(ANY).is_err(), "not with a worker missing");
+    assert!(
+        server.rebind(ANY).is_err(),
+        "an endpoint that lacks a worker cannot be rebound"
+    );
 
     server.restart_worker(1).unwrap();
     let again = on_each(&client, &server, WORKERS).await;
@@ -163,7 +169,7 @@ async fn attempts_are_handled_on_their_worker_also_after_a_restart() {
             let (names, far) = within(told.recv()).await.unwrap();
             let worker = far.worker();
             let own = format!("squall-worker-{worker}");
-            assert_eq!(names[1], own, "the handler runs there");
+            assert_eq!(names[1], own, "the handler runs on the connection's worker");
             // The first attempt at a worker that has just begun may find no task there.
             if connections[worker].replace((near, far)).is_some() {
                 assert_eq!(names[0], own, "round {round}");
@@ -197,7 +203,7 @@ async fn an_endpoint_reports_the_end_of_its_only_worker_and_restarts_on_its_port
     assert_eq!(server.local_addr().unwrap(), address);
     assert!(
         within(attempt.accept()).await.is_err(),
-        "of an earlier life"
+        "an attempt from before the restart cannot be accepted"
     );
     drop(stale);
     // Packets from the peer of the old connection are answered with a reset.
