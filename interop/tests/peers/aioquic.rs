@@ -268,7 +268,7 @@ fn early_data_as_server() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let Ok((connection, there)) = incoming.accept().into_0rtt().await else {
-            panic!("a server can always read early");
+            panic!("a server can always read early data");
         };
         let (to, from) = connection.accept_bi().await.expect("squall accepts");
         assert!(from.is_early());
@@ -297,14 +297,14 @@ fn early_data_as_client() {
         echo_both_ways(&connection, &mut peer, 50_000).await;
         assert_eq!(peer.line("resumed"), "NO early NO");
         let Ok((connection, accepted)) = connect().into_0rtt().await else {
-            panic!("aioquic's ticket is not good for early data");
+            panic!("aioquic's ticket does not allow early data");
         };
         let payload = Payload { seed: 9, len: 5000 };
         let (to, from) = connection.open_bi().await.expect("squall opens");
         let (sent, received) =
             tokio::join!(squall_sends(to, payload), squall_receives(from, payload));
         assert_eq!(sent, received);
-        assert!(accepted.await, "aioquic did not take early data");
+        assert!(accepted.await, "aioquic did not accept early data");
         assert_eq!(peer.line("resumed"), "YES early YES");
     });
 }
@@ -355,7 +355,7 @@ fn resets_and_stops_are_reported() {
         let (mut to, mut from) = connection.open_bi().await.expect("squall opens");
         let id = to.id().0;
         to.write_all(b"some of it").await.expect("squall writes");
-        from.read_exact(&mut [0; 10]).await.expect("it comes back");
+        from.read_exact(&mut [0; 10]).await.expect("aioquic echoes");
         peer.command(&format!("reset {id} 5"));
         assert_eq!(from.read(&mut [0]).await, Err(squall::ReadError::Reset(5)));
         to.reset(6).expect("squall resets");
@@ -364,7 +364,7 @@ fn resets_and_stops_are_reported() {
         let (mut to, mut from) = connection.open_bi().await.expect("squall opens");
         let id = to.id().0;
         to.write_all(b"some of it").await.expect("squall writes");
-        from.read_exact(&mut [0; 10]).await.expect("it comes back");
+        from.read_exact(&mut [0; 10]).await.expect("aioquic echoes");
         from.stop(7).expect("squall stops");
         assert_eq!(peer.line("stopped"), format!("{id} 7"));
         peer.command(&format!("stop {id} 8"));

@@ -92,7 +92,7 @@ async fn stream() -> Body {
 }
 
 /// Everything in a response except the fields that every server adds.
-async fn told<B>(response: axum::http::Response<B>) -> String
+async fn contents<B>(response: axum::http::Response<B>) -> String
 where
     B: axum::body::HttpBody<Data = axum::body::Bytes>,
     B::Error: std::fmt::Debug,
@@ -163,7 +163,7 @@ async fn an_axum_application_answers_as_over_http2() {
                 // hyper sends one; a server must not (RFC 9110 §8.6).
                 there.headers_mut().remove("content-length");
             }
-            assert_eq!(told(here).await, told(there).await, "{path}");
+            assert_eq!(contents(here).await, contents(there).await, "{path}");
         }
     }
 }

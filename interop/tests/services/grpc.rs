@@ -13,20 +13,20 @@ use crate::servers::{http2, http3, within};
 use crate::words::{Service, WordsClient, WordsServer, text};
 
 /// What a client of every method receives.
-async fn told<T>(mut client: WordsClient<T>) -> Vec<String>
+async fn responses<T>(mut client: WordsClient<T>) -> Vec<String>
 where
     T: tonic::client::GrpcService<tonic::body::Body>,
     T::Error: Into<tonic::codegen::StdError>,
     T::ResponseBody: axum::body::HttpBody<Data = axum::body::Bytes> + Send + 'static,
     <T::ResponseBody as axum::body::HttpBody>::Error: Into<tonic::codegen::StdError> + Send,
 {
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     let mut request = Request::new(text("go"));
     request
         .metadata_mut()
         .insert("x-name", "squall".parse().expect("a value"));
     let one = within(client.one(request)).await.expect("an answer");
-    told.push(format!(
+    received.push(format!(
         "{:?} {:?}",
         one.metadata().get("x-name"),
         one.get_ref()
@@ -34,9 +34,9 @@ where
     let long = within(client.one(text("x".repeat(1_000_000))))
         .await
         .expect("an answer");
-    told.push(long.get_ref().text.len().to_string());
+    received.push(long.get_ref().text.len().to_string());
     let refused = within(client.one(text(""))).await.expect_err("an error");
-    told.push(format!("{:?} {}", refused.code(), refused.message()));
+    received.push(format!("{:?} {}", refused.code(), refused.message()));
     for words in ["a b c", "oh no!"] {
         let mut split = within(client.split(text(words)))
             .await
@@ -44,17 +44,17 @@ where
             .into_inner();
         loop {
             match within(split.message()).await {
-                Ok(Some(word)) => told.push(word.text),
+                Ok(Some(word)) => received.push(word.text),
                 Ok(None) => break,
                 Err(status) => {
-                    told.push(format!("{:?} {}", status.code(), status.message()));
+                    received.push(format!("{:?} {}", status.code(), status.message()));
                     break;
                 }
             }
         }
     }
     let words = stream::iter(["f", "o", "o"].map(text));
-    told.push(
+    received.push(
         within(client.join(words))
             .await
             .expect("an answer")
@@ -73,11 +73,11 @@ where
             .await
             .expect("a word")
             .expect("a word");
-        told.push(heard.text);
+        received.push(heard.text);
     }
     drop(say);
     assert!(within(louder.message()).await.expect("the end").is_none());
-    told
+    received
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,11 +93,11 @@ async fn a_tonic_service_answers_as_over_http2() {
         .connect()
         .await
         .expect("a connection");
-    let expected = told(WordsClient::new(channel)).await;
+    let expected = responses(WordsClient::new(channel)).await;
     for builder in [Builder::new(), Builder::new().on_worker()] {
         let (http3, _endpoints) = http3(builder, router()).await;
         let client = WordsClient::with_origin(http3, Uri::from_static("https://localhost"));
-        assert_eq!(told(client).await, expected);
+        assert_eq!(responses(client).await, expected);
     }
     assert_eq!(expected.len(), 13, "{expected:?}");
 }

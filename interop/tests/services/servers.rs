@@ -16,7 +16,7 @@ pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     let limit = Duration::from_secs(20);
     tokio::time::timeout(limit, future)
         .await
-        .expect("it takes too long")
+        .expect("the test timed out")
 }
 
 /// Serves over HTTP/3 and returns a client, and the endpoints that it needs.

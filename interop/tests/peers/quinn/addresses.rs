@@ -37,7 +37,7 @@ fn a_retry_is_followed_by_either_client() {
                             if incoming.remote_address_validated() {
                                 break incoming.await;
                             }
-                            incoming.retry().expect("it may");
+                            incoming.retry().expect("a Retry is allowed");
                         }
                     };
                     let (squall, quinn) = tokio::join!(connecting, accepting);
@@ -107,7 +107,7 @@ async fn quinn_takes_early_data(pair: &Pair) -> bool {
     let written = Notify::new();
     let asking = async {
         let Ok((connection, accepted)) = connecting.into_0rtt().await else {
-            panic!("quinn's ticket is not good for early data");
+            panic!("quinn's ticket does not allow early data");
         };
         let (mut send, mut recv) = connection.open_bi().await.expect("squall opens");
         send.write_all(b"early").await.expect("squall writes");
@@ -115,7 +115,7 @@ async fn quinn_takes_early_data(pair: &Pair) -> bool {
         written.notify_one();
         let answer = recv.read_to_end(100).await.expect("squall reads");
         assert_eq!(answer, b"late");
-        assert!(accepted.await, "quinn did not take early data");
+        assert!(accepted.await, "quinn did not accept early data");
         assert_eq!(connection.handshake_kind(), Some(HandshakeKind::Resumed));
         connection
     };
@@ -125,7 +125,7 @@ async fn quinn_takes_early_data(pair: &Pair) -> bool {
         tokio::time::sleep(A_WHILE).await;
         let connecting = incoming.accept().expect("quinn accepts");
         let Ok((connection, accepted)) = connecting.into_0rtt() else {
-            panic!("a server can always read early");
+            panic!("a server can always read early data");
         };
         let (mut send, mut recv) = connection.accept_bi().await.expect("quinn accepts");
         let was_early = recv.is_0rtt();
@@ -165,7 +165,7 @@ async fn squall_takes_early_data(pair: &Pair) -> bool {
     let to = server.local_addr().expect("an address");
     let connecting = client.connect(to, NAME).expect("a start");
     let Ok((connection, accepted)) = connecting.into_0rtt() else {
-        panic!("squall's ticket is not good for early data");
+        panic!("squall's ticket does not allow early data");
     };
     let asking = async {
         let (mut send, mut recv) = connection.open_bi().await.expect("quinn opens");
@@ -173,13 +173,13 @@ async fn squall_takes_early_data(pair: &Pair) -> bool {
         send.finish().expect("quinn finishes");
         let answer = recv.read_to_end(100).await.expect("quinn reads");
         assert_eq!(answer, b"late");
-        assert!(accepted.await, "squall did not take early data");
+        assert!(accepted.await, "squall did not accept early data");
     };
     let answering = async {
         let incoming = server.accept().await.expect("an attempt");
         tokio::time::sleep(A_WHILE).await;
         let Ok((connection, there)) = incoming.accept().into_0rtt().await else {
-            panic!("a server can always read early");
+            panic!("a server can always read early data");
         };
         let (mut send, mut recv) = connection.accept_bi().await.expect("squall accepts");
         let was_early = recv.is_early();

@@ -216,7 +216,10 @@ fn a_silent_connection_times_out() {
                 a_silent_pair_times_out(role, Duration::from_millis(millis)),
             )
         });
-        assert!(ended, "{role:?}: one of the ends was held up each time");
+        assert!(
+            ended,
+            "{role:?}: one of the ends was delayed in every attempt"
+        );
     }
 }
 

@@ -197,7 +197,7 @@ fn flow_control_blocks_and_releases_the_writer() {
             let sent = squall.stats().bytes_received;
             assert!(
                 sent < 40_000,
-                "{sent} bytes came although a stream may bring 10,000"
+                "{sent} bytes arrived although the stream window is 10,000"
             );
             from.read_exact(&mut [0]).await.expect("squall reads");
             squall_receive_chunks(from, payload).await;
