@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// squall beside, and against, other QUIC stacks.
+/// squall alongside and against other QUIC stacks.
 #[derive(Parser)]
 #[command(name = "squall-peers", version, arg_required_else_help = true)]
 struct Cli {

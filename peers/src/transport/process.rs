@@ -79,7 +79,7 @@ impl End {
             Ok(Message::Failed(why)) => Err(Failure::new(format!("{}: {why}", self.who))),
             Ok(message) => Ok(message),
             Err(RecvTimeoutError::Timeout) => Err(Failure::new(format!(
-                "{}: not a word for {} s",
+                "{}: no message for {} s",
                 self.who,
                 PATIENCE.as_secs()
             ))),

@@ -405,7 +405,7 @@ mod tests {
                 assert!(datagram.iter().all(|byte| usize::from(*byte) == got.len()));
                 got.push(datagram.len());
             }
-            assert!(got.len() > before, "nothing came");
+            assert!(got.len() > before, "no bundle arrived");
         }
         assert_eq!(got, lens);
     }
