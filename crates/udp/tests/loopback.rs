@@ -10,7 +10,9 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use common::{bind, collect, datagrams, one_port_of_each_family, pattern, push, reachable, to};
+use common::{
+    bind, collect, datagrams, one_port_of_each_family, pattern, push, push_to, reachable, to,
+};
 use squall_udp::{Options, RecvBatch, SendBatch, Socket};
 use squall_wire::{Ecn, Path};
 
@@ -60,7 +62,7 @@ fn a_receiver_without_gro_gets_single_datagrams() {
     assert!(!b.limits().gro);
     let bytes = pattern(10 * 1200, 3);
     let mut batch = SendBatch::new(1, 65_536);
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1200, &bytes);
+    push_to(&mut batch, &b, 1200, &bytes);
     a.send(&mut batch).unwrap();
     let got = collect(&b, bytes.len());
     assert_eq!(b.stats().messages_received, 10);
@@ -74,9 +76,9 @@ fn the_largest_allowed_bundles_are_sent_and_received() {
     let mut batch = SendBatch::new(2, 65_536);
     let segments = a.limits().gso_segments;
     let many = pattern(segments * 20, 4);
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 20, &many);
+    push_to(&mut batch, &b, 20, &many);
     let longest = pattern(squall_udp::MAX_BUNDLE_BYTES, 5);
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1472, &longest);
+    push_to(&mut batch, &b, 1472, &longest);
     a.send(&mut batch).unwrap();
     let got = collect(&b, many.len() + longest.len());
     assert!(
@@ -98,7 +100,7 @@ fn more_segments_than_the_limit_are_resent_singly_and_gso_stays() {
     }
     let bytes = pattern((segments + 1) * 20, 6);
     let mut batch = SendBatch::new(1, 65_536);
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 20, &bytes);
+    push_to(&mut batch, &b, 20, &bytes);
     a.send(&mut batch).unwrap();
     assert!(datagrams(&collect(&b, bytes.len())) == bytes.chunks(20).collect::<Vec<_>>());
     assert_eq!(a.stats().gso_fallbacks, 1);
@@ -135,14 +137,14 @@ fn eio_disables_gso_for_its_destination_and_loses_nothing() {
     assert_eq!((stats.datagrams_sent, stats.send_errors), (9, 0));
 
     // A later bundle goes out as single datagrams without a failing call.
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1200, &one);
+    push_to(&mut batch, &b, 1200, &one);
     assert_eq!(a.send(&mut batch).unwrap(), 5);
     assert!(datagrams(&collect(&b, one.len())) == one.chunks(1200).collect::<Vec<_>>());
     assert_eq!(a.stats().gso_fallbacks, 1);
 
     // Another route never failed, so it uses bundles, in one call with datagrams to the first.
-    push(&mut batch, to(reachable(&c)), Ecn::NotEct, 1200, &one);
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1200, &two);
+    push_to(&mut batch, &c, 1200, &one);
+    push_to(&mut batch, &b, 1200, &two);
     assert_eq!(a.send(&mut batch).unwrap(), 1 + 4);
     assert!(datagrams(&collect(&c, one.len())) == one.chunks(1200).collect::<Vec<_>>());
     assert!(datagrams(&collect(&b, two.len())) == two.chunks(1200).collect::<Vec<_>>());
@@ -163,7 +165,7 @@ fn gso_is_retried_after_a_while() {
     let bytes = pattern(5 * 1200, 7);
     let mut batch = SendBatch::new(1, 65_536);
     for (errno, messages) in [(libc::EIO, 5), (0, 1), (libc::EIO, 5), (0, 1)] {
-        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1200, &bytes);
+        push_to(&mut batch, &b, 1200, &bytes);
         a.inject_send_error(errno);
         assert_eq!(a.send(&mut batch).unwrap(), messages);
         assert!(datagrams(&collect(&b, bytes.len())) == bytes.chunks(1200).collect::<Vec<_>>());
@@ -181,7 +183,7 @@ fn einval_resends_one_bundle_and_disables_gso_only_if_it_persists() {
     let mut batch = SendBatch::new(1, 65_536);
     let mut send = |seed, errno| {
         let bytes = pattern(4 * 1000, seed);
-        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1000, &bytes);
+        push_to(&mut batch, &b, 1000, &bytes);
         a.inject_send_error(errno);
         a.send(&mut batch).unwrap();
         assert!(datagrams(&collect(&b, bytes.len())) == bytes.chunks(1000).collect::<Vec<_>>());
@@ -197,13 +199,7 @@ fn einval_resends_one_bundle_and_disables_gso_only_if_it_persists() {
     send(6, libc::EINVAL);
     assert_eq!((a.stats().gso_disabled, a.stats().gso_fallbacks), (1, 5));
     // From now on no bundle is tried: the error hits a single datagram.
-    push(
-        &mut batch,
-        to(reachable(&b)),
-        Ecn::NotEct,
-        1000,
-        &pattern(4000, 7),
-    );
+    push_to(&mut batch, &b, 1000, &pattern(4000, 7));
     a.inject_send_error(libc::EMSGSIZE);
     assert_eq!(a.send(&mut batch).unwrap(), 3);
     assert_eq!((a.stats().gso_fallbacks, a.stats().send_too_large), (5, 1));
@@ -214,20 +210,8 @@ fn a_datagram_above_the_mtu_is_dropped_and_counted() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(2, 65_536);
     // No datagram exceeds loopback's MTU: the injected error simulates a smaller MTU on the path.
-    push(
-        &mut batch,
-        to(reachable(&b)),
-        Ecn::NotEct,
-        1200,
-        &pattern(1200, 1),
-    );
-    push(
-        &mut batch,
-        to(reachable(&b)),
-        Ecn::NotEct,
-        1000,
-        &pattern(1000, 2),
-    );
+    push_to(&mut batch, &b, 1200, &pattern(1200, 1));
+    push_to(&mut batch, &b, 1000, &pattern(1000, 2));
     a.inject_send_error(libc::EMSGSIZE);
     assert_eq!(a.send(&mut batch).unwrap(), 1);
     assert_eq!(collect(&b, 1000)[0].bytes.len(), 1000);
@@ -239,13 +223,7 @@ fn would_block_keeps_the_rest_in_order() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(3, 65_536);
     for seed in 0..3 {
-        push(
-            &mut batch,
-            to(reachable(&b)),
-            Ecn::NotEct,
-            1000,
-            &pattern(3000 - seed * 10, seed),
-        );
+        push_to(&mut batch, &b, 1000, &pattern(3000 - seed * 10, seed));
     }
     a.inject_send_error(libc::EAGAIN);
     assert_eq!(
@@ -275,20 +253,8 @@ fn icmp_like_errors_are_skipped() {
         libc::EPERM,
         libc::ENOBUFS,
     ] {
-        push(
-            &mut batch,
-            to(reachable(&b)),
-            Ecn::NotEct,
-            100,
-            &pattern(300, 1),
-        );
-        push(
-            &mut batch,
-            to(reachable(&b)),
-            Ecn::NotEct,
-            100,
-            &pattern(200, 2),
-        );
+        push_to(&mut batch, &b, 100, &pattern(300, 1));
+        push_to(&mut batch, &b, 100, &pattern(200, 2));
         a.inject_send_error(errno);
         a.send(&mut batch).unwrap();
         assert!(batch.is_empty());
@@ -326,7 +292,7 @@ fn a_datagram_to_the_other_family_is_dropped_and_counted() {
 fn a_broken_socket_is_reported() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(1, 2048);
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 3, b"abc");
+    push_to(&mut batch, &b, 3, b"abc");
     a.inject_send_error(libc::EBADF);
     assert_eq!(
         a.send(&mut batch).unwrap_err().raw_os_error(),
@@ -472,9 +438,9 @@ fn empty_datagrams_take_slots_and_are_skipped() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(8, 100);
     for _ in 0..3 {
-        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 0, b"");
+        push_to(&mut batch, &b, 0, b"");
     }
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1, b"x");
+    push_to(&mut batch, &b, 1, b"x");
     assert_eq!(a.send(&mut batch).unwrap(), 4);
     let mut recv = RecvBatch::new(2, 2048);
     // Two slots, both taken by empty datagrams.
@@ -496,7 +462,7 @@ fn empty_datagrams_take_slots_and_are_skipped() {
 fn a_short_receive_reports_that_the_queue_is_drained() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(1, 100);
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1, b"x");
+    push_to(&mut batch, &b, 1, b"x");
     a.send(&mut batch).unwrap();
     let mut recv = RecvBatch::new(2, 2048);
     assert_eq!(b.recv(&mut recv).unwrap(), 1);
@@ -515,20 +481,8 @@ fn a_datagram_too_large_for_its_slot_is_dropped_and_counted() {
     )
     .unwrap();
     let mut batch = SendBatch::new(2, 2048);
-    push(
-        &mut batch,
-        to(reachable(&b)),
-        Ecn::NotEct,
-        1000,
-        &pattern(1000, 1),
-    );
-    push(
-        &mut batch,
-        to(reachable(&b)),
-        Ecn::NotEct,
-        10,
-        &pattern(10, 2),
-    );
+    push_to(&mut batch, &b, 1000, &pattern(1000, 1));
+    push_to(&mut batch, &b, 10, &pattern(10, 2));
     a.send(&mut batch).unwrap();
     let mut recv = RecvBatch::new(2, 100);
     assert_eq!(b.recv(&mut recv).unwrap(), 2);
@@ -552,13 +506,7 @@ fn drops_due_to_a_full_receive_buffer_are_counted() {
     assert!(b.limits().receive_buffer < 65_536, "{:?}", b.limits());
     let mut batch = SendBatch::new(64, 1200);
     for seed in 0..64 {
-        push(
-            &mut batch,
-            to(reachable(&b)),
-            Ecn::NotEct,
-            1200,
-            &pattern(1200, seed),
-        );
+        push_to(&mut batch, &b, 1200, &pattern(1200, seed));
     }
     a.send(&mut batch).unwrap();
     let mut recv = RecvBatch::new(4, 65_536);
@@ -567,7 +515,7 @@ fn drops_due_to_a_full_receive_buffer_are_counted() {
         got += n as u64;
     }
     // The counter arrives with the next datagram queued after the drops.
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1, b"x");
+    push_to(&mut batch, &b, 1, b"x");
     a.send(&mut batch).unwrap();
     got += b.recv(&mut recv).unwrap() as u64;
     assert!(got < 65);
@@ -588,13 +536,7 @@ fn disabled_gso_is_not_used() {
     let b = bind("127.0.0.1:0");
     assert_eq!(a.limits().gso_segments, 1);
     let mut batch = SendBatch::new(1, 65_536);
-    push(
-        &mut batch,
-        to(reachable(&b)),
-        Ecn::NotEct,
-        1000,
-        &pattern(20_500, 1),
-    );
+    push_to(&mut batch, &b, 1000, &pattern(20_500, 1));
     assert_eq!(a.send(&mut batch).unwrap(), 21);
     assert!(datagrams(&collect(&b, 20_500)) == pattern(20_500, 1).chunks(1000).collect::<Vec<_>>());
     assert_eq!((a.stats().send_calls, a.stats().gso_fallbacks), (2, 0));
@@ -667,8 +609,8 @@ fn only_a_lost_socket_fails_a_send() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(2, 2048);
     let mut send = |errno| {
-        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 0, b"lost");
-        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 0, b"kept");
+        push_to(&mut batch, &b, 0, b"lost");
+        push_to(&mut batch, &b, 0, b"kept");
         a.inject_send_error(errno);
         let sent = a.send(&mut batch);
         if sent.is_err() {
@@ -725,7 +667,7 @@ fn a_persistent_receive_error_is_returned() {
     // The error passes, and nothing was lost meanwhile.
     b.inject_recv_error(0);
     let mut sending = SendBatch::new(1, 2048);
-    push(&mut sending, to(reachable(&b)), Ecn::NotEct, 0, b"here");
+    push_to(&mut sending, &b, 0, b"here");
     a.send(&mut sending).unwrap();
     assert!(datagrams(&collect(&b, 4)) == [b"here"]);
 }

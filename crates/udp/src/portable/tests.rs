@@ -13,7 +13,9 @@ use squall_wire::{Ecn, Path};
 use super::*;
 use crate::batch::{MAX_BUNDLE_BYTES, SendBatch};
 use crate::portable as sys;
-use common::{bind, collect, datagrams, one_port_of_each_family, pattern, push, reachable, to};
+use common::{
+    bind, collect, datagrams, one_port_of_each_family, pattern, push, push_to, reachable, to,
+};
 use socket::{Options, Socket};
 
 #[path = "../../tests/common/mod.rs"]
@@ -42,8 +44,8 @@ fn bundles_arrive_byte_for_byte_and_as_bundles() {
     let mut batch = SendBatch::new(2, MAX_BUNDLE_BYTES);
     // 44 full datagrams, and 44 whose last one is shorter.
     let (full, short) = (pattern(44 * 1472, 1), pattern(43 * 1472 + 100, 2));
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1472, &full);
-    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1472, &short);
+    push_to(&mut batch, &b, 1472, &full);
+    push_to(&mut batch, &b, 1472, &short);
     assert_eq!(a.send(&mut batch).unwrap(), if gso { 2 } else { 88 });
     let got = collect(&b, full.len() + short.len());
     let expected: Vec<&[u8]> = full.chunks(1472).chain(short.chunks(1472)).collect();
@@ -240,7 +242,7 @@ fn would_block_keeps_the_rest_in_order() {
     let mut batch = SendBatch::new(3, 4096);
     let messages: Vec<Vec<u8>> = (0..3).map(|seed| pattern(3000 - seed, seed)).collect();
     for bytes in &messages {
-        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1000, bytes);
+        push_to(&mut batch, &b, 1000, bytes);
     }
     a.inject_send_error(libc::EAGAIN);
     let error = a.send(&mut batch).unwrap_err();
@@ -258,8 +260,8 @@ fn refused_datagrams_are_dropped_and_counted_and_a_broken_socket_is_reported() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let send = |error| {
         let mut batch = SendBatch::new(2, 2048);
-        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 0, b"lost");
-        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 0, b"kept");
+        push_to(&mut batch, &b, 0, b"lost");
+        push_to(&mut batch, &b, 0, b"kept");
         a.inject_send_error(error);
         a.send(&mut batch)
     };
@@ -326,7 +328,7 @@ fn a_receive_call_fills_its_slots_and_reports_an_empty_queue() {
     for seed in 0..20 {
         // Empty datagrams count, though they have no content to check.
         let bytes = pattern(seed % 4, seed);
-        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 0, &bytes);
+        push_to(&mut batch, &b, 0, &bytes);
     }
     a.send(&mut batch).unwrap();
     let mut recv = RecvBatch::new(40, 2048);

@@ -50,6 +50,17 @@ pub(crate) fn push(batch: &mut SendBatch, path: Path, ecn: Ecn, segment_size: us
     });
 }
 
+/// Adds a message of unmarked datagrams to this socket.
+pub(crate) fn push_to(batch: &mut SendBatch, socket: &Socket, segment_size: usize, bytes: &[u8]) {
+    push(
+        batch,
+        to(reachable(socket)),
+        Ecn::NotEct,
+        segment_size,
+        bytes,
+    );
+}
+
 /// A message from a receive call.
 pub(crate) struct Message {
     pub(crate) path: Path,
