@@ -74,14 +74,14 @@ impl<M: Mac> HkdfExpander for Expander<M> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use rustls::crypto::aws_lc_rs::cipher_suite::{
         TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384,
     };
 
     use super::*;
 
-    fn hex(text: &str) -> Vec<u8> {
+    pub(crate) fn hex(text: &str) -> Vec<u8> {
         let digits = |i| u8::from_str_radix(&text[i..i + 2], 16).unwrap();
         (0..text.len()).step_by(2).map(digits).collect()
     }

@@ -152,11 +152,7 @@ impl Secrets {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn hex(text: &str) -> Vec<u8> {
-        let digits = |i| u8::from_str_radix(&text[i..i + 2], 16).unwrap();
-        (0..text.len()).step_by(2).map(digits).collect()
-    }
+    use crate::hkdf::tests::hex;
 
     fn schedule(suite: Suite, version: u32) -> Schedule {
         let provider = crate::provider();
