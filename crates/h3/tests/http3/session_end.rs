@@ -375,7 +375,27 @@ fn close_capsule(payload: &[u8]) -> Vec<u8> {
 }
 
 /// Capsules, and the code and reason of the session's end; and whether they are malformed.
-fn ends() -> Vec<(Vec<u8>, u32, String, bool)> {
+type End = (Vec<u8>, u32, String, bool);
+
+/// Checks how a session that received these capsules ended, and its body.
+async fn check_end(session: &Session, body: Body, end: &End) {
+    let (capsules, code, reason, is_malformed) = end;
+    let closed = within(session.closed()).await;
+    assert_eq!(
+        (closed.code, &closed.reason),
+        (*code, reason),
+        "{capsules:x?}"
+    );
+    let rest = read(body).await;
+    if *is_malformed {
+        let is_reset = matches!(rest, Err(Error::Stream(Code::H3_MESSAGE_ERROR)));
+        assert!(is_reset, "{capsules:x?}: {rest:?}");
+    } else {
+        assert_eq!(rest.unwrap(), b"", "{capsules:x?}");
+    }
+}
+
+fn ends() -> Vec<End> {
     let longest = [&[0, 0, 0, 5][..], &[b'a'; 1024]].concat();
     let too_long = [&[0, 0, 0, 5][..], &[b'a'; 1025]].concat();
     let trailing = |byte: u8| {
@@ -418,24 +438,12 @@ fn ends() -> Vec<(Vec<u8>, u32, String, bool)> {
 async fn malformed_capsules_of_a_client_reset_the_session() {
     for on_worker in [false, true] {
         let (_site, client, mut sessions) = start(on_worker).await;
-        for (capsules, code, reason, is_malformed) in ends() {
-            let response = within(client.send(connect_with(capsules.clone())))
+        for end in ends() {
+            let response = within(client.send(connect_with(end.0.clone())))
                 .await
                 .unwrap();
             let session = within(sessions.recv()).await.unwrap();
-            let closed = within(session.closed()).await;
-            assert_eq!(
-                (closed.code, closed.reason),
-                (code, reason),
-                "{capsules:x?}"
-            );
-            let end = read(response.into_body()).await;
-            if is_malformed {
-                let is_reset = matches!(end, Err(Error::Stream(Code::H3_MESSAGE_ERROR)));
-                assert!(is_reset, "{capsules:x?}: {end:?}");
-            } else {
-                assert_eq!(end.unwrap(), b"", "{capsules:x?}");
-            }
+            check_end(&session, response.into_body(), &end).await;
         }
     }
 }
@@ -461,28 +469,18 @@ async fn malformed_capsules_of_a_server_reset_the_session() {
         .serve(site.endpoint.clone(), service);
     tokio::spawn(async move { serving.await });
     let client = handshake_with(site.connection().await, config);
-    for (capsules, code, reason, is_malformed) in ends() {
+    for end in ends() {
         let mut headers = HeaderMap::new();
-        let value = capsules
+        let value = end
+            .0
             .iter()
             .map(|byte| format!("{byte}."))
             .collect::<String>();
         headers.insert("capsules", value.parse().unwrap());
         let session = within(webtransport::connect(&client, uri(), headers)).await;
         let session = session.unwrap().unwrap();
-        let closed = within(session.closed()).await;
-        assert_eq!(
-            (closed.code, closed.reason),
-            (code, reason),
-            "{capsules:x?}"
-        );
-        let end = read(within(requests.recv()).await.unwrap()).await;
-        if is_malformed {
-            let is_reset = matches!(end, Err(Error::Stream(Code::H3_MESSAGE_ERROR)));
-            assert!(is_reset, "{capsules:x?}: {end:?}");
-        } else {
-            assert_eq!(end.unwrap(), b"", "{capsules:x?}");
-        }
+        let body = within(requests.recv()).await.unwrap();
+        check_end(&session, body, &end).await;
     }
 }
 
