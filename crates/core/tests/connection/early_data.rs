@@ -5,8 +5,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use squall_core::{Connection, EndpointConfig, Event, ReadError, TransportConfig};
-use squall_wire::{Direction, Header, LongType, StreamId, VERSION_1, VERSION_2, header};
+use squall_core::{CloseReason, Connection, EndpointConfig, Event, ReadError, TransportConfig};
+use squall_wire::{
+    Direction, Header, LongType, StreamId, TransportErrorCode, VERSION_1, VERSION_2, header,
+};
 
 use crate::common::link::{Host, Link, Policy};
 
@@ -486,6 +488,18 @@ fn a_client_resumes_with_a_server_that_prefers_version_2() {
     }
 }
 
+/// Checks that this end closed the connection with PROTOCOL_VIOLATION.
+fn assert_is_violation(closed: Option<&CloseReason>, what: &str) {
+    match closed {
+        Some(CloseReason::Transport {
+            code,
+            remote: false,
+            ..
+        }) => assert_eq!(*code, TransportErrorCode::PROTOCOL_VIOLATION, "{what}"),
+        other => panic!("{what}: {other:?}"),
+    }
+}
+
 /// Session storage of a server that accepts early data although it has lowered its limits.
 #[derive(Debug)]
 struct Careless {
@@ -561,18 +575,7 @@ fn a_client_detects_a_server_that_accepts_early_data_with_lower_limits() {
             assert!(link.client.has(handle, &Event::EarlyDataAccepted));
             continue;
         }
-        match closed {
-            Some(squall_core::CloseReason::Transport {
-                code,
-                remote: false,
-                ..
-            }) => assert_eq!(
-                *code,
-                squall_wire::TransportErrorCode::PROTOCOL_VIOLATION,
-                "{i}"
-            ),
-            other => panic!("{i}: {other:?}"),
-        }
+        assert_is_violation(closed, &i.to_string());
     }
 }
 
@@ -670,17 +673,6 @@ fn frames_forbidden_in_0_rtt_are_rejected() {
             }
             continue;
         }
-        match closed {
-            Some(squall_core::CloseReason::Transport {
-                code,
-                remote: false,
-                ..
-            }) => assert_eq!(
-                *code,
-                squall_wire::TransportErrorCode::PROTOCOL_VIOLATION,
-                "{what}"
-            ),
-            other => panic!("{what}: {other:?}"),
-        }
+        assert_is_violation(closed, &what);
     }
 }
