@@ -6,13 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{failure, signal, squall};
-
-fn number(value: &serde_json::Value) -> f64 {
-    value
-        .as_f64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
-}
+use common::{failure, number, signal, squall};
 
 /// An empty temporary folder.
 fn folder(name: &str) -> PathBuf {

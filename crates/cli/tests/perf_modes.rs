@@ -6,24 +6,14 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Server, assert_sum, failure, json, signal, squall};
-
-fn number(value: &serde_json::Value) -> f64 {
-    value
-        .as_f64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
-}
+use common::{
+    Server, assert_latency, assert_sum, contenders, failure, json, number, signal, squall,
+};
 
 /// The last columns of each `--csv` line, including the heading.
 fn last_values(text: &str) -> Vec<Vec<&str>> {
     let lines = text.lines().map(|line| line.split(',').skip(12).collect());
     lines.collect()
-}
-
-/// Checks that percentiles rise.
-fn assert_latency(latency: &serde_json::Value) {
-    let times = ["p50", "p90", "p99", "p99_9", "max"].map(|key| number(&latency[key]));
-    assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
 }
 
 #[test]
@@ -92,14 +82,6 @@ fn requests_are_reported_with_rate_cpu_latency_and_stages() {
             "{control}: {ratio} {of_sums}"
         );
     }
-}
-
-/// The contenders of a report's rows, with their workloads.
-fn contenders(report: &serde_json::Value) -> Vec<(&str, &str)> {
-    let rows = report["rows"].as_array().expect("rows");
-    rows.iter()
-        .filter_map(|row| Some((row["workload"].as_str()?, row["contender"].as_str()?)))
-        .collect()
 }
 
 #[test]

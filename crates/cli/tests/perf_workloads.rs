@@ -2,13 +2,7 @@
 
 mod common;
 
-use common::{Server, failure, json, squall};
-
-fn number(value: &serde_json::Value) -> f64 {
-    value
-        .as_f64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
-}
+use common::{Server, assert_latency, contenders, failure, json, number, squall};
 
 /// One round of a workload, as short as possible.
 fn report(args: &[&str]) -> serde_json::Value {
@@ -16,15 +10,13 @@ fn report(args: &[&str]) -> serde_json::Value {
 }
 
 /// The contenders of a report's rows, with their workloads; all of them used CPU time.
-fn contenders(report: &serde_json::Value) -> Vec<(&str, &str)> {
+fn busy_contenders(report: &serde_json::Value) -> Vec<(&str, &str)> {
     let rows = report["rows"].as_array().expect("rows");
     for row in rows {
         assert!(number(&row["per_s"]) > 0.0, "{row}");
         assert!(number(&row["server_cpu"]) > 0.0 && number(&row["client_cpu"]) > 0.0);
     }
-    rows.iter()
-        .filter_map(|row| Some((row["workload"].as_str()?, row["contender"].as_str()?)))
-        .collect()
+    contenders(report)
 }
 
 #[test]
@@ -35,7 +27,7 @@ fn datagrams_are_reported_with_cpu_and_loss() {
         (&["--datagrams=300"], "datagrams", 1, 300),
     ] {
         let report = report(args);
-        assert_eq!(contenders(&report), [(workload, "squall")]);
+        assert_eq!(busy_contenders(&report), [(workload, "squall")]);
         let row = &report["rows"][0];
         assert_eq!(
             (&row["connections"], &row["size"]),
@@ -54,12 +46,6 @@ fn datagrams_are_reported_with_cpu_and_loss() {
     assert!(line.contains("--payload"), "{line}");
 }
 
-/// Checks that percentiles rise.
-fn assert_latency(row: &serde_json::Value) {
-    let times = ["p50", "p90", "p99", "p99_9", "max"].map(|key| number(&row["latency_us"][key]));
-    assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
-}
-
 #[test]
 fn viewers_receive_segments_at_the_requested_rate() {
     for (args, workload, size) in [
@@ -73,13 +59,13 @@ fn viewers_receive_segments_at_the_requested_rate() {
     ] {
         let report = report(args);
         let all = ["squall", "tls_tcp", "tcp"].map(|one| (workload, one));
-        assert_eq!(contenders(&report), all);
+        assert_eq!(busy_contenders(&report), all);
         for row in report["rows"].as_array().expect("rows") {
             assert_eq!(
                 (&row["size"], &row["cpu_unit"]),
                 (&size.into(), &"s/GB".into())
             );
-            assert_latency(row);
+            assert_latency(&row["latency_us"]);
             // At the rate, unless the machine is busy, and never much faster: the first requests of
             // all connections are spread over one interval.
             let (reached, target) = (number(&row["per_s"]), number(&row["target_per_s"]));
@@ -101,7 +87,7 @@ fn viewers_receive_segments_at_the_requested_rate() {
 fn requests_run_in_a_closed_and_then_in_an_open_loop() {
     let report = report(&["--requests", "--open-loop", "-c", "20", "--in-flight", "1"]);
     let expected = ["squall", "tls_tcp", "tcp"].map(|one| ("W6", one));
-    assert_eq!(contenders(&report), [expected, expected].concat());
+    assert_eq!(busy_contenders(&report), [expected, expected].concat());
     let rows = report["rows"].as_array().expect("rows");
     for (closed, open) in rows[..3].iter().zip(&rows[3..]) {
         assert_eq!(
@@ -112,7 +98,7 @@ fn requests_run_in_a_closed_and_then_in_an_open_loop() {
         // Half of what this contender itself reached.
         let ratio = number(&open["target_per_s"]) / number(&closed["per_s"]);
         assert!((ratio - 0.5).abs() < 1e-6, "{ratio}");
-        assert_latency(open);
+        assert_latency(&open["latency_us"]);
     }
     let controls = report["controls"].to_string();
     assert!(
@@ -121,7 +107,7 @@ fn requests_run_in_a_closed_and_then_in_an_open_loop() {
     );
     // A given rate needs no prior measurement.
     let report = self::report(&["--requests", "--rate", "300", "-c", "2", "--only", "quic"]);
-    assert_eq!(contenders(&report), [("requests", "squall")]);
+    assert_eq!(busy_contenders(&report), [("requests", "squall")]);
     let row = &report["rows"][0];
     assert_eq!(row["target_per_s"], 300.0);
     assert!(number(&row["per_s"]) < 600.0, "{row}");
@@ -145,20 +131,23 @@ fn a_client_sends_requests_to_a_server_in_an_open_loop() {
         (&"W5".into(), &4.into())
     );
     assert!(row["server_cpu"].is_null() && number(&row["client_cpu"]) > 0.0);
-    assert_latency(row);
+    assert_latency(&row["latency_us"]);
 }
 
 #[test]
 fn short_lived_connections_are_measured() {
     let report = report(&["--churn"]);
-    assert_eq!(contenders(&report), [("W8", "squall"), ("W8", "tls_tcp")]);
+    assert_eq!(
+        busy_contenders(&report),
+        [("W8", "squall"), ("W8", "tls_tcp")]
+    );
     for row in report["rows"].as_array().expect("rows") {
         let figures = (&row["connections"], &row["size"], &row["cpu_unit"]);
         assert_eq!(
             figures,
             (&4.into(), &10_000.into(), &"us/connection".into())
         );
-        assert_latency(row);
+        assert_latency(&row["latency_us"]);
     }
     assert!(number(&report["rows"][0]["ratio_to_tls_tcp"]) > 0.0);
     let server = Server::start();
@@ -208,7 +197,7 @@ fn several_numbers_of_connections_are_interleaved() {
         "tcp",
     ]);
     let all = ["squall", "tcp", "squall", "tcp"].map(|one| ("W5t", one));
-    assert_eq!(contenders(&report), all);
+    assert_eq!(busy_contenders(&report), all);
     let rows = report["rows"].as_array().expect("rows");
     for (row, connections) in rows.iter().zip([1, 1, 8, 8]) {
         assert_eq!(row["connections"], connections);

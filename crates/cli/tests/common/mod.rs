@@ -46,6 +46,27 @@ pub(crate) fn json(args: &[&str]) -> serde_json::Value {
     object
 }
 
+/// A number of a report.
+pub(crate) fn number(value: &serde_json::Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Checks that percentiles rise.
+pub(crate) fn assert_latency(latency: &serde_json::Value) {
+    let times = ["p50", "p90", "p99", "p99_9", "max"].map(|key| number(&latency[key]));
+    assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
+}
+
+/// The contenders of a report's rows, with their workloads.
+pub(crate) fn contenders(report: &serde_json::Value) -> Vec<(&str, &str)> {
+    let rows = report["rows"].as_array().expect("rows");
+    rows.iter()
+        .filter_map(|row| Some((row["workload"].as_str()?, row["contender"].as_str()?)))
+        .collect()
+}
+
 /// A cost table sums to its thread's CPU time, unless the thread was preempted, when the
 /// unattributed time is unknown.
 pub(crate) fn assert_sum(table: &serde_json::Value) {
