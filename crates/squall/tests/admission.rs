@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{ALPN, ANY, Identity, within};
+use common::{ALPN, ANY, Identity, until, within};
 use squall::{Builder, ClientConfig, Endpoint, TransportConfig};
 use squall_core::{
     CloseReason, Connection, ConnectionHandle, EndpointConfig, Event, MemoryTokenStore, Route,
@@ -398,16 +398,6 @@ fn fates(clients: &[Client]) -> (usize, usize) {
     let connected = clients.iter().filter(|c| c.connected && c.closed.is_none());
     let refused = clients.iter().filter(is_refused);
     (connected.count(), refused.count())
-}
-
-/// Waits for counters that workers publish at the end of a turn.
-async fn until(condition: impl Fn() -> bool) {
-    within(async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
 }
 
 /// Closes them, and waits until the server has dropped all but `left` connections.

@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use common::{ALPN, ANY, Identity, Pair, meet, ticket, within};
+use common::{ALPN, ANY, Identity, Pair, endpoints, meet, ticket, until, within};
 use squall::{
     Builder, Bytes, Connection, DatagramError, Endpoint, ReadError, RecvStream, SendStream,
     TransportConfig,
@@ -281,12 +281,7 @@ async fn writes_and_reads_that_are_not_cancel_safe_behave_as_documented() {
         send.stopped().await.unwrap();
     });
     // There is something to read and to lose.
-    within(async {
-        while pair.far.stats().bytes_received < before + 10_000 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| pair.far.stats().bytes_received >= before + 10_000).await;
     let mut canceller = Canceller::new();
     while canceller.cancelled < 3 {
         let done = canceller.once(recv.read_to_end(LEN)).await;
@@ -478,11 +473,7 @@ async fn cancelled_waits_leave_nothing_behind() {
 
 #[tokio::test]
 async fn cancelled_accepts_lose_no_attempt_and_handlers_outlive_serve() {
-    let identity = Identity::new();
-    let server = Builder::new(ANY).server(identity.server(ALPN, TransportConfig::default()));
-    let server = server.bind().unwrap();
-    let client = Builder::new(ANY).client(identity.client(ALPN, TransportConfig::default()));
-    let client = client.bind().unwrap();
+    let (server, client) = endpoints(TransportConfig::default);
     let address = server.local_addr().unwrap();
     let mut canceller = Canceller::new();
     let mut kept = Vec::new();
@@ -543,11 +534,7 @@ async fn cancelled_accepts_lose_no_attempt_and_handlers_outlive_serve() {
 
 #[tokio::test]
 async fn dropping_a_connecting_future_abandons_the_attempt() {
-    let identity = Identity::new();
-    let server = Builder::new(ANY).server(identity.server(ALPN, TransportConfig::default()));
-    let server = server.bind().unwrap();
-    let client = Builder::new(ANY).client(identity.client(ALPN, TransportConfig::default()));
-    let client = client.bind().unwrap();
+    let (server, client) = endpoints(TransportConfig::default);
     let address = server.local_addr().unwrap();
     let mut canceller = Canceller::new();
     for early in [false, true] {
@@ -630,12 +617,7 @@ async fn a_cancelled_migration_or_shutdown_continues() {
             .await
             .is_none_or(|moved| moved.is_ok())
     );
-    within(async {
-        while far.remote_address().ip() != local {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| far.remote_address().ip() == local).await;
     canceller.let_go().await;
 
     let mut send = near.open_uni().await.unwrap();
@@ -723,8 +705,11 @@ fn futures_of_the_crate() -> BTreeSet<String> {
                 anonymous.or_else(|| line.strip_prefix("    pub fn ").filter(is_future));
             if let Some(rest) = anonymous {
                 let name = format!("{owner}::{}", word(rest));
-                let told = ["ancel", "dropped"].iter().any(|word| docs.contains(word));
-                assert!(told, "{name} does not say what dropping its future does");
+                let is_documented = ["ancel", "dropped"].iter().any(|word| docs.contains(word));
+                assert!(
+                    is_documented,
+                    "{name} does not say what dropping its future does"
+                );
                 found.insert(name);
             } else if let Some(rest) = line.strip_prefix("    pub fn ")
                 && let Some((_, output)) = rest.rsplit_once("-> ")

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 
-use common::{Pair, within};
+use common::{Pair, until, within};
 use squall::{
     Bytes, Connection, Endpoint, ReadError, ReadToEndError, RecvStream, SendStream, TransportConfig,
 };
@@ -308,12 +308,7 @@ async fn a_dropped_datagram_writer_leaves_no_waker_behind() {
     }
     assert!(blocked > 0, "the queue was never full");
     // A worker that is about to wake one of them holds its waker a moment longer.
-    within(async {
-        while Arc::strong_count(&held) > 2 {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| Arc::strong_count(&held) <= 2).await;
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
-use common::{ALPN, ANY, Identity, meet, pattern, within};
+use common::{ALPN, ANY, Identity, deliver, meet, until, within};
 use squall::{
     Builder, CloseReason, Congestion, Connection, ConnectionClosed, ConnectionInfo,
     DatagramsUnrouted, EarlyDataAnswered, Endpoint, Events, HandshakeCompleted, HandshakeConfirmed,
@@ -128,38 +128,14 @@ impl Watched {
     }
 }
 
-/// Waits until `done`; events arrive within a turn of what they report.
-async fn until(done: impl Fn() -> bool) {
-    within(async {
-        while !done() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
-}
-
-async fn transfer(from: &Connection, to: &Connection, bytes: usize) {
-    let data = pattern(bytes, 3);
-    let send = async {
-        let mut send = from.open_uni().await.unwrap();
-        send.write_all(&data).await.unwrap();
-        send.finish().unwrap();
-    };
-    let receive = async {
-        let mut recv = to.accept_uni().await.unwrap();
-        assert!(recv.read_to_end(bytes).await.unwrap() == data);
-    };
-    within(async { tokio::join!(send, receive) }).await;
-}
-
 #[tokio::test]
 async fn the_life_of_a_connection_is_reported_at_both_ends() {
     let ends = watched(|builder| builder);
     let (near, far) = ends.meet().await;
-    transfer(&near, &far, 100_000).await;
+    deliver(&near, &far, 100_000).await;
     // Confirmed, and no key update is in progress.
     until(|| near.force_key_update()).await;
-    transfer(&near, &far, 1000).await;
+    deliver(&near, &far, 1000).await;
     ends.client.rebind(ANY).unwrap();
     let port = ends.client.local_addr().unwrap().port();
     until(|| !ends.at_client.moved.lock().unwrap().is_empty()).await;
@@ -326,7 +302,7 @@ async fn a_panicking_subscriber_affects_no_one_else() {
         let address = server.local_addr().unwrap();
         let (near, far) = meet(client.connect(address, "localhost").unwrap(), &server).await;
         let (near, far) = (near.unwrap(), far.unwrap());
-        transfer(&near, &far, 200_000).await;
+        deliver(&near, &far, 200_000).await;
         near.close(0, b"");
         within(far.closed()).await;
         let closed = || recorder.closed.lock().unwrap().len();
@@ -372,7 +348,7 @@ async fn a_subscriber_may_use_the_endpoint_and_the_connection() {
     let (near, far) = ends.meet().await;
     curious.endpoint.set(ends.server.clone()).unwrap();
     assert!(curious.connection.set(far.clone()).is_ok());
-    transfer(&near, &far, 1000).await;
+    deliver(&near, &far, 1000).await;
     until(|| near.force_key_update()).await;
     let reason = within(near.closed()).await;
     assert!(
@@ -419,9 +395,9 @@ async fn a_blocking_subscriber_delays_only_its_own_worker() {
     tokio::task::spawn_blocking(move || is_blocked.recv().unwrap())
         .await
         .unwrap();
-    transfer(&near_1, &far_1, 300_000).await;
+    deliver(&near_1, &far_1, 300_000).await;
     release.send(()).unwrap();
-    transfer(&near_0, &far_0, 300_000).await;
+    deliver(&near_0, &far_0, 300_000).await;
 }
 
 #[cfg(target_os = "linux")]
@@ -430,7 +406,7 @@ async fn connections_that_end_with_their_worker_are_reported_before_its_end() {
     const EBADF: i32 = 9;
     let ends = watched(|builder| builder);
     let (near, far) = ends.meet().await;
-    transfer(&near, &far, 1000).await;
+    deliver(&near, &far, 1000).await;
     ends.server.inject_recv_error(EBADF);
     near.force_key_update();
     let _ = near.send_datagram(squall::Bytes::from_static(b"wakes it"));

@@ -7,7 +7,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Pair, pattern, within};
+use common::{Pair, pattern, until, within};
 use squall::{Bytes, Connection, SendStream, TransportConfig};
 
 /// More than any window of a stream.
@@ -83,12 +83,7 @@ async fn unread_data_that_fills_the_receive_window_is_counted() {
     let pair = Pair::with(small, TransportConfig::default(), |builder| builder).await;
     write_for_ever(pair.far.open_uni().await.unwrap());
     let unread = within(pair.near.accept_uni()).await.unwrap();
-    within(async {
-        while pair.near.stats().blocked_by_unread_data == 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| pair.near.stats().blocked_by_unread_data > 0).await;
     drop(unread);
 }
 
@@ -110,12 +105,7 @@ async fn a_write_accepts_no_more_than_the_peers_stream_credit() {
     let soon = std::time::Duration::from_millis(50);
     assert!(tokio::time::timeout(soon, &mut next).await.is_err());
     // The peer learns what blocks us (RFC 9000 §19.13), and its reading wakes the writer.
-    within(async {
-        while pair.near.stats().stream_data_blocked_received == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| pair.near.stats().stream_data_blocked_received > 0).await;
     let mut recv = within(pair.near.accept_uni()).await.unwrap();
     let mut read = 0;
     while read < CREDIT {

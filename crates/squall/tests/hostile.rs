@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{ALPN, ANY, Identity, endpoints, pattern, within};
+use common::{ALPN, ANY, Identity, endpoints, pattern, until, within};
 use squall::{Builder, Endpoint, TransportConfig};
 
 /// Held by the running test: what another allocates meanwhile would count as its own.
@@ -168,12 +168,7 @@ async fn fire(server: &Endpoint, socket: &UdpSocket, relay: &Relay, range: std::
             tokio::task::yield_now().await;
         }
     }
-    within(async {
-        while server.stats().udp.datagrams_received - before < sent {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| server.stats().udp.datagrams_received - before >= sent).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{ALPN, ANY, Identity, Pair, pattern, within};
+use common::{ALPN, ANY, Identity, Pair, endpoints, pattern, within};
 use squall::rustls::crypto::{GetRandomFailed, SecureRandom};
 use squall::{
     Builder, ClientConfig, CloseReason, ConnectError, Endpoint, ServerConfig, Stage,
@@ -375,12 +375,7 @@ async fn refused_and_ignored_attempts_report_why_they_failed() {
 
 #[tokio::test]
 async fn a_slow_application_loses_no_client() {
-    let identity = Identity::new();
-    let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
-    let client = Builder::new(ANY)
-        .client(identity.client(ALPN, TransportConfig::default()))
-        .bind()
-        .unwrap();
+    let (server, client) = endpoints(TransportConfig::default);
     let to = server.local_addr().unwrap();
     // All from one address: the second waits behind the first, and so on.
     let connecting: Vec<_> = (0..8)
@@ -639,12 +634,7 @@ async fn unreachable_addresses_are_reported_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_from_one_address_wait_independently() {
     const ATTEMPTS: usize = 50;
-    let identity = Identity::new();
-    let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
-    let client = Builder::new(ANY)
-        .client(identity.client(ALPN, TransportConfig::default()))
-        .bind()
-        .unwrap();
+    let (server, client) = endpoints(TransportConfig::default);
     let address = server.local_addr().unwrap();
     let connecting: Vec<_> = (0..ATTEMPTS)
         .map(|_| client.connect(address, "localhost").unwrap())

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{ALPN, ANY, Identity, meet, pattern, within};
+use common::{ALPN, ANY, Identity, connect, pattern, until, within};
 use squall::{
     Builder, Bytes, CloseReason, Connection, DatagramSocket, Endpoint, OutgoingDatagrams,
     ReceivedDatagrams, TransportConfig, WorkerEndReason,
@@ -174,14 +174,6 @@ fn endpoints(here: Channel, there: Channel) -> (Endpoint, Endpoint) {
     )
 }
 
-async fn connect(server: &Endpoint, client: &Endpoint) -> (Connection, Connection) {
-    let connecting = client
-        .connect(server.local_addr().unwrap(), "localhost")
-        .unwrap();
-    let (near, far) = meet(connecting, server).await;
-    (near.unwrap(), far.unwrap())
-}
-
 /// Data in both directions at once, on several streams.
 async fn exchange(near: &Connection, far: &Connection, bytes: usize) {
     let mut running = Vec::new();
@@ -215,7 +207,7 @@ async fn a_lossy_channel_delivers_everything() {
     for (lose_every, max_segments) in [(0, 1), (11, 1), (13, 16)] {
         let (here, there) = Channel::pair(lose_every, max_segments);
         let (server, client) = endpoints(here, there);
-        let (near, far) = connect(&server, &client).await;
+        let (near, far) = connect(&client, &server).await;
         assert_eq!(far.remote_address(), client.local_addr().unwrap());
         exchange(&near, &far, 300_000).await;
         let stats = near.stats();
@@ -271,7 +263,7 @@ async fn a_lossy_channel_delivers_everything() {
 async fn a_full_carrier_is_waited_for() {
     let (here, there) = Channel::pair(0, 4);
     let (server, client) = endpoints(here, there);
-    let (near, far) = connect(&server, &client).await;
+    let (near, far) = connect(&client, &server).await;
     // The congestion window grows beyond what the pipe holds.
     exchange(&near, &far, 500_000).await;
     // Nobody empties the pipe while the server's worker is blocked.
@@ -283,12 +275,7 @@ async fn a_full_carrier_is_waited_for() {
     let mut send = near.open_uni().await.unwrap();
     within(send.write_all(&data)).await.unwrap();
     send.finish().unwrap();
-    within(async {
-        while client.stats().udp.send_blocked == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| client.stats().udp.send_blocked > 0).await;
     drop(go_on);
     let mut recv = within(far.accept_uni()).await.unwrap();
     assert!(within(recv.read_to_end(200_000)).await.unwrap() == data);
@@ -336,7 +323,7 @@ async fn an_overlay_over_tcp_delivers_everything() {
     relay(&here, one.unwrap());
     relay(&there, other.unwrap().0);
     let (server, client) = endpoints(here, there);
-    let (near, far) = connect(&server, &client).await;
+    let (near, far) = connect(&client, &server).await;
     exchange(&near, &far, 500_000).await;
     assert_eq!(near.stats().packets_forged + far.stats().packets_forged, 0);
     near.close(0, b"");
@@ -348,7 +335,7 @@ async fn a_lost_carrier_ends_the_worker_which_can_be_restarted() {
     let (here, there) = Channel::pair(0, 4);
     let gone = Arc::clone(&here.gone);
     let (server, client) = endpoints(here, there);
-    let (near, far) = connect(&server, &client).await;
+    let (near, far) = connect(&client, &server).await;
     gone.store(true, Ordering::SeqCst);
     near.send_datagram(Bytes::from_static(b"wakes the server"))
         .unwrap();
@@ -360,7 +347,7 @@ async fn a_lost_carrier_ends_the_worker_which_can_be_restarted() {
     within(far.closed()).await;
     gone.store(false, Ordering::SeqCst);
     server.restart_worker(0).unwrap();
-    let (near, far) = connect(&server, &client).await;
+    let (near, far) = connect(&client, &server).await;
     exchange(&near, &far, 10_000).await;
 }
 
@@ -368,7 +355,7 @@ async fn a_lost_carrier_ends_the_worker_which_can_be_restarted() {
 async fn an_endpoint_moves_to_another_carrier_and_to_udp_and_back() {
     let (here, there) = Channel::pair(0, 4);
     let (server, client) = endpoints(here.clone(), there.clone());
-    let (near, far) = connect(&server, &client).await;
+    let (near, far) = connect(&client, &server).await;
     exchange(&near, &far, 10_000).await;
     for (endpoint, old) in [(&client, &there), (&server, &here)] {
         let new = Channel {
@@ -385,7 +372,7 @@ async fn an_endpoint_moves_to_another_carrier_and_to_udp_and_back() {
     for endpoint in [&client, &server] {
         endpoint.rebind(ANY).unwrap();
     }
-    let (near, far) = connect(&server, &client).await;
+    let (near, far) = connect(&client, &server).await;
     exchange(&near, &far, 10_000).await;
     // A UDP socket was in use; now the carrier returns.
     for (endpoint, old) in [(&client, &there), (&server, &here)] {
@@ -396,7 +383,7 @@ async fn an_endpoint_moves_to_another_carrier_and_to_udp_and_back() {
         endpoint.rebind_datagram_socket(Arc::new(new)).unwrap();
         assert_eq!(endpoint.local_addr().unwrap(), old.local);
     }
-    let (near, far) = connect(&server, &client).await;
+    let (near, far) = connect(&client, &server).await;
     exchange(&near, &far, 10_000).await;
 }
 

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::{ALPN, ANY, Identity, meet, pattern, within};
-use squall::{Builder, Connection, Endpoint, RecvStream, SendStream, TransportConfig};
+use common::{ALPN, ANY, Identity, echo, meet, pattern, until, within};
+use squall::{Builder, Connection, Endpoint, TransportConfig};
 use tokio::task::JoinSet;
 
 const WORKERS: usize = 2;
@@ -80,16 +80,6 @@ impl Setup {
     }
 }
 
-async fn echo(mut send: SendStream, mut recv: RecvStream) {
-    while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
-        if send.write_chunk(chunk).await.is_err() {
-            return;
-        }
-    }
-    // Fails if the peer has stopped the stream.
-    let _ = send.finish();
-}
-
 async fn ask(connection: &Connection, len: usize, seed: u64, progress: &AtomicUsize) {
     let sent = pattern(len, seed);
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
@@ -120,12 +110,7 @@ async fn two_workers_rebind_during_transfers() {
     let all = LEN * CONNECTIONS;
     let mut ports = vec![setup.client.local_addr().unwrap().port()];
     for eighths in 1..4 {
-        within(async {
-            while progress.load(Ordering::Relaxed) < all * eighths / 8 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        })
-        .await;
+        until(|| progress.load(Ordering::Relaxed) >= all * eighths / 8).await;
         setup.client.rebind(ANY).unwrap();
         let done = progress.load(Ordering::Relaxed);
         assert!(done < all, "the transfers were over before the move");
@@ -191,12 +176,7 @@ async fn stays(setup: &Setup, refused: ErrorKind, move_it: impl Fn() -> Result<(
     let (address, placement) = (setup.client.local_addr().unwrap(), setup.placement());
     let progress = Arc::new(AtomicUsize::new(0));
     let asking = setup.ask_all(1_000_000, &progress);
-    within(async {
-        while progress.load(Ordering::Relaxed) == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| progress.load(Ordering::Relaxed) > 0).await;
     assert_eq!(move_it().unwrap_err().kind(), refused);
     within(asking.join_all()).await;
     assert_eq!(setup.client.local_addr().unwrap(), address);

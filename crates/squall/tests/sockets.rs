@@ -11,8 +11,8 @@ mod common;
 use std::io::ErrorKind;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 
-use common::{ALPN, ANY, Identity, meet, namespace, pattern, within};
-use squall::{Builder, Connection, Endpoint, TransportConfig};
+use common::{ALPN, ANY, Identity, connect, deliver, namespace, within};
+use squall::{Builder, TransportConfig};
 
 fn server(identity: &Identity) -> Builder {
     Builder::new(ANY).server(identity.server(ALPN, TransportConfig::default()))
@@ -24,21 +24,6 @@ fn client(identity: &Identity) -> Builder {
 
 fn client_at(address: SocketAddr, identity: &Identity) -> Builder {
     Builder::new(address).client(identity.client(ALPN, TransportConfig::default()))
-}
-
-async fn connect(client: &Endpoint, server: &Endpoint) -> (Connection, Connection) {
-    let connecting = client.connect(server.local_addr().unwrap(), "localhost");
-    let (near, far) = meet(connecting.unwrap(), server).await;
-    (near.unwrap(), far.unwrap())
-}
-
-async fn deliver(from: &Connection, to: &Connection) {
-    let bytes = pattern(100_000, 1);
-    let mut send = within(from.open_uni()).await.unwrap();
-    within(send.write_all(&bytes)).await.unwrap();
-    send.finish().unwrap();
-    let mut recv = within(to.accept_uni()).await.unwrap();
-    assert!(within(recv.read_to_end(bytes.len())).await.unwrap() == bytes);
 }
 
 #[test]
@@ -83,7 +68,7 @@ async fn an_endpoint_works_on_a_provided_socket() {
         (near.remote_address(), far.remote_address()),
         (address, own)
     );
-    deliver(&near, &far).await;
+    deliver(&near, &far, 100_000).await;
     // Configured like the endpoint's own.
     assert!(server.limits().gso_segments > 1 && server.limits().gro);
 
@@ -91,7 +76,7 @@ async fn an_endpoint_works_on_a_provided_socket() {
     let other = UdpSocket::bind(ANY).unwrap();
     let there = other.local_addr().unwrap();
     client.rebind_sockets([other]).unwrap();
-    deliver(&near, &far).await;
+    deliver(&near, &far, 100_000).await;
     assert_eq!(far.remote_address(), there);
 
     // The port is free again when the endpoint is gone.
@@ -114,7 +99,7 @@ async fn each_worker_gets_one_of_the_provided_sockets() {
     while seen.contains(&0) {
         let client = client(&identity).bind().unwrap();
         let (near, far) = connect(&client, &server).await;
-        deliver(&near, &far).await;
+        deliver(&near, &far, 100_000).await;
         seen[far.worker()] += 1;
         kept.push((client, near, far));
     }

@@ -7,9 +7,8 @@ use std::cell::RefCell;
 use std::fmt::{Debug, Write as _};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use common::{Pair, pattern, within};
+use common::{Pair, pattern, until, within};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -113,15 +112,6 @@ fn events(side: &str) -> Vec<Noted> {
 
 fn has(side: &str, message: &str) -> bool {
     events(side).iter().any(|event| event.message == message)
-}
-
-async fn until(done: impl Fn() -> bool) {
-    within(async {
-        while !done() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{ALPN, ANY, Identity, meet, pattern, within};
+use common::{ALPN, ANY, Identity, ask, connect, echo, until, within};
 use squall::{Builder, Connection, Endpoint, Stage, Stages, TransportConfig};
 
 fn endpoints(accounting: bool) -> (Endpoint, Endpoint) {
@@ -20,34 +20,15 @@ fn endpoints(accounting: bool) -> (Endpoint, Endpoint) {
 }
 
 /// A connection whose server echoes what it receives.
-async fn connect(server: &Endpoint, client: &Endpoint) -> (Connection, Connection) {
-    let connecting = client
-        .connect(server.local_addr().unwrap(), "localhost")
-        .unwrap();
-    let (near, far) = meet(connecting, server).await;
-    let (near, far) = (near.unwrap(), far.unwrap());
-    let echo = far.clone();
+async fn connect_to_echo(server: &Endpoint, client: &Endpoint) -> (Connection, Connection) {
+    let (near, far) = connect(client, server).await;
+    let accepting = far.clone();
     far.spawn(async move {
-        while let Ok((mut send, mut recv)) = echo.accept_bi().await {
-            while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
-                send.write_chunk(chunk).await.unwrap();
-            }
-            send.finish().unwrap();
+        while let Ok((send, recv)) = accepting.accept_bi().await {
+            echo(send, recv).await;
         }
     });
     (near, far)
-}
-
-async fn exchange(near: &Connection, bytes: usize) {
-    let data = pattern(bytes, 1);
-    let (mut send, mut recv) = near.open_bi().await.unwrap();
-    let write = async {
-        send.write_all(&data).await.unwrap();
-        send.finish().unwrap();
-    };
-    let read = recv.read_to_end(bytes);
-    let (echo, ()) = within(async { tokio::join!(read, write) }).await;
-    assert!(echo.unwrap() == data);
 }
 
 fn total(stages: &Stages) -> u64 {
@@ -74,7 +55,7 @@ async fn of_connections() -> [u64; 2] {
     let (server, client) = endpoints(true);
     let mut connections = Vec::new();
     for _ in 0..4 {
-        connections.push(connect(&server, &client).await);
+        connections.push(connect_to_echo(&server, &client).await);
     }
     for (_, far) in &connections[..3] {
         far.measure_stages(true);
@@ -85,7 +66,9 @@ async fn of_connections() -> [u64; 2] {
     let mut running = Vec::new();
     for ((near, _), bytes) in loads {
         let near = near.clone();
-        running.push(tokio::spawn(async move { exchange(&near, bytes).await }));
+        running.push(tokio::spawn(
+            async move { within(ask(&near, bytes, 1)).await },
+        ));
     }
     for one in running {
         one.await.unwrap();
@@ -124,13 +107,13 @@ async fn of_connections() -> [u64; 2] {
 #[tokio::test]
 async fn a_connection_can_be_measured_without_its_endpoint() {
     let (server, client) = endpoints(false);
-    let (near, far) = connect(&server, &client).await;
-    exchange(&near, 100_000).await;
+    let (near, far) = connect_to_echo(&server, &client).await;
+    within(ask(&near, 100_000, 1)).await;
     assert_eq!(total(&far.stages()), 0);
     far.measure_stages(true);
     far.measure_stages(true);
     near.measure_stages(true);
-    exchange(&near, 500_000).await;
+    within(ask(&near, 500_000, 1)).await;
     for connection in [&near, &far] {
         let table = connection.stages();
         for stage in [
@@ -145,9 +128,9 @@ async fn a_connection_can_be_measured_without_its_endpoint() {
     assert_eq!(total(&server.stages()), 0);
     far.measure_stages(false);
     // The worker may be about to finish a send call that it began earlier.
-    exchange(&near, 1000).await;
+    within(ask(&near, 1000, 1)).await;
     let before = total(&far.stages());
-    exchange(&near, 500_000).await;
+    within(ask(&near, 500_000, 1)).await;
     assert_eq!(total(&far.stages()), before, "measuring has stopped");
     near.close(0, b"");
     within(far.closed()).await;
@@ -159,7 +142,7 @@ async fn a_connection_can_be_measured_without_its_endpoint() {
 #[tokio::test]
 async fn tasks_of_a_connection_are_attributed_to_its_application_stage() {
     let (server, client) = endpoints(true);
-    let (_near, far) = connect(&server, &client).await;
+    let (_near, far) = connect_to_echo(&server, &client).await;
     far.measure_stages(true);
     let busy = Duration::from_millis(30);
     let task = far.spawn(async move {
@@ -169,12 +152,7 @@ async fn tasks_of_a_connection_are_attributed_to_its_application_stage() {
     within(task).await.unwrap();
     // The time is attributed after the task has run.
     let application = || far.stages().ticks()[Stage::Application as usize];
-    within(async {
-        while application() == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| application() > 0).await;
     let stages = far.stages();
     assert!(2 * application() > total(&stages), "{stages:?}");
     assert!(server.stages().ticks()[Stage::Application as usize] >= application());
@@ -183,7 +161,7 @@ async fn tasks_of_a_connection_are_attributed_to_its_application_stage() {
 #[tokio::test]
 async fn a_task_divides_its_time_among_stages() {
     let (server, client) = endpoints(true);
-    let (near, far) = connect(&server, &client).await;
+    let (near, far) = connect_to_echo(&server, &client).await;
     far.measure_stages(true);
     let busy = || {
         let begun = squall::ticks();
@@ -204,12 +182,7 @@ async fn a_task_divides_its_time_among_stages() {
     });
     let took = within(task).await.unwrap();
     let of = |stage: Stage| far.stages().ticks()[stage as usize];
-    within(async {
-        while of(Stage::Application) == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| of(Stage::Application) > 0).await;
     let server_of = |stage: Stage| server.stages().ticks()[stage as usize];
     let stages = [Stage::Http, Stage::Qpack, Stage::Application];
     for (stage, took) in stages.into_iter().zip(took) {

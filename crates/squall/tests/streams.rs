@@ -19,21 +19,16 @@ use squall::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Echoes every bidirectional stream.
-async fn echo(connection: Connection) {
-    while let Ok((mut send, mut recv)) = connection.accept_bi().await {
-        tokio::spawn(async move {
-            while let Some(chunk) = recv.read_chunk(64 * 1024).await.unwrap() {
-                send.write_chunk(chunk).await.unwrap();
-            }
-            send.finish().unwrap();
-        });
+async fn echo_streams(connection: Connection) {
+    while let Ok((send, recv)) = connection.accept_bi().await {
+        tokio::spawn(common::echo(send, recv));
     }
 }
 
 #[tokio::test]
 async fn a_few_bytes_are_echoed() {
     let pair = Pair::new().await;
-    tokio::spawn(echo(pair.far.clone()));
+    tokio::spawn(echo_streams(pair.far.clone()));
     let (mut send, mut recv) = within(pair.near.open_bi()).await.unwrap();
     within(send.write_all(b"hello, ")).await.unwrap();
     within(send.write_all(b"world")).await.unwrap();
@@ -116,7 +111,7 @@ async fn the_last_write_may_be_long_or_empty() {
 async fn ten_streams_transfer_ten_megabytes_each_way() {
     const LEN: usize = 10_000_000;
     let pair = Pair::new().await;
-    tokio::spawn(echo(pair.far.clone()));
+    tokio::spawn(echo_streams(pair.far.clone()));
     let streams = (0..10).map(|seed| {
         let connection = pair.near.clone();
         tokio::spawn(async move {
@@ -148,7 +143,7 @@ async fn ten_streams_transfer_ten_megabytes_each_way() {
 async fn lists_of_chunks_are_written_and_read() {
     const LEN: usize = 3_000_000;
     let pair = Pair::new().await;
-    tokio::spawn(echo(pair.far.clone()));
+    tokio::spawn(echo_streams(pair.far.clone()));
     let (mut send, mut recv) = within(pair.near.open_bi()).await.unwrap();
     assert_eq!(within(recv.read_chunks(&mut [])).await.unwrap(), Some(0));
     let data = Bytes::from(pattern(LEN, 7));
@@ -483,7 +478,7 @@ async fn streams_implement_the_traits_of_other_runtimes() {
     use std::pin::Pin;
 
     let pair = Pair::new().await;
-    tokio::spawn(echo(pair.far.clone()));
+    tokio::spawn(echo_streams(pair.far.clone()));
     let (mut send, mut recv) = within(pair.near.open_bi()).await.unwrap();
     let sent = pattern(100_000, 5);
     let writing = async {

@@ -13,7 +13,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{ALPN, ANY, Identity, pattern, within};
+use common::{ALPN, ANY, Identity, pattern, until, within};
 use squall::{
     Builder, CloseReason, Connection, ConnectionIdGenerator, Endpoint, Takeover, TransportConfig,
 };
@@ -43,12 +43,7 @@ impl Place {
     }
 
     async fn wait_for_listener(&self) {
-        within(async {
-            while !self.path.exists() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        })
-        .await;
+        until(|| self.path.exists()).await;
     }
 }
 
@@ -118,7 +113,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// Serves all connections by sending back what arrives on their streams.
-fn echo(endpoint: &Endpoint) -> JoinHandle<usize> {
+fn serve_echo(endpoint: &Endpoint) -> JoinHandle<usize> {
     let endpoint = endpoint.clone();
     tokio::spawn(async move {
         let mut accepted = 0;
@@ -126,15 +121,8 @@ fn echo(endpoint: &Endpoint) -> JoinHandle<usize> {
             accepted += 1;
             tokio::spawn(async move {
                 let connection = incoming.accept().await?;
-                while let Ok((mut send, mut recv)) = connection.accept_bi().await {
-                    tokio::spawn(async move {
-                        while let Ok(Some(bytes)) = recv.read_chunk(usize::MAX).await {
-                            if send.write_chunk(bytes).await.is_err() {
-                                return;
-                            }
-                        }
-                        let _ = send.finish();
-                    });
+                while let Ok((send, recv)) = connection.accept_bi().await {
+                    tokio::spawn(common::echo(send, recv));
                 }
                 Ok::<_, CloseReason>(())
             });
@@ -195,7 +183,7 @@ async fn no_connection_is_lost_and_new_ones_reach_the_successor() {
         let world = World::new(&format!("all-{workers}"));
         let first = world.server().workers(workers).bind().unwrap();
         let address = first.local_addr().unwrap();
-        let serving = echo(&first);
+        let serving = serve_echo(&first);
         let client = world.client();
         let mut old = Vec::new();
         for _ in 0..8 {
@@ -214,7 +202,7 @@ async fn no_connection_is_lost_and_new_ones_reach_the_successor() {
         within(handed_over).await.unwrap().unwrap();
         // It accepts nothing more, and says so.
         assert_eq!(within(serving).await.unwrap(), 8);
-        let serving = echo(&second);
+        let serving = serve_echo(&second);
         for connection in &old {
             assert!(is_alive(connection).await);
         }
@@ -237,7 +225,7 @@ async fn no_connection_is_lost_and_new_ones_reach_the_successor() {
         // The successor hands over in its turn.
         let third = world.upgrade(&second).await;
         assert_eq!(within(serving).await.unwrap(), 1);
-        let _serving = echo(&third);
+        let _serving = serve_echo(&third);
         assert!(is_alive(&new).await);
         assert!(is_alive(&connect(&client, address).await).await);
     }
@@ -249,11 +237,11 @@ async fn datagrams_of_the_successor_do_not_wake_the_predecessor() {
     let world = World::new("sleep");
     let first = world.server().bind().unwrap();
     let address = first.local_addr().unwrap();
-    let _serving = echo(&first);
+    let _serving = serve_echo(&first);
     let client = world.client();
     let old = connect(&client, address).await;
     let second = world.upgrade(&first).await;
-    let _serving = echo(&second);
+    let _serving = serve_echo(&second);
     let new = connect(&client, address).await;
     assert!(is_alive(&new).await && is_alive(&old).await);
     let turns = |endpoint: &Endpoint| endpoint.stats().turns;
@@ -276,7 +264,7 @@ async fn connections_of_the_predecessors_predecessor_survive() {
     let mut connections = Vec::new();
     for _ in 0..4 {
         let last = endpoints.last().unwrap();
-        let _serving = echo(last);
+        let _serving = serve_echo(last);
         connections.push(connect(&client, address).await);
         let next = world.upgrade(last).await;
         endpoints.push(next);
@@ -294,7 +282,7 @@ async fn a_successor_that_fails_changes_nothing() {
     let world = World::new("failure");
     let first = world.server().bind().unwrap();
     let address = first.local_addr().unwrap();
-    let _serving = echo(&first);
+    let _serving = serve_echo(&first);
     let client = world.client();
     let connection = connect(&client, address).await;
     let handed_over = world.place.wait_at(&first).await;
@@ -315,7 +303,7 @@ async fn a_successor_that_fails_changes_nothing() {
     let takeover = world.request().unwrap().unwrap();
     let second = world.server().take_over(takeover).bind().unwrap();
     within(handed_over).await.unwrap().unwrap();
-    let _serving = echo(&second);
+    let _serving = serve_echo(&second);
     assert!(is_alive(&connection).await);
     assert!(is_alive(&connect(&client, address).await).await);
 }
@@ -327,7 +315,7 @@ async fn a_successor_that_fails_late_leaves_the_path_usable() {
     let world = World::new("late");
     let first = world.server().bind().unwrap();
     let address = first.local_addr().unwrap();
-    let _serving = echo(&first);
+    let _serving = serve_echo(&first);
     let client = world.client();
     let connection = connect(&client, address).await;
     let handed_over = world.place.wait_at(&first).await;
@@ -353,7 +341,7 @@ async fn a_cancelled_handover_leaves_exactly_one_owner() {
     let world = World::new("cancelled");
     let mut current = world.server().workers(2).bind().unwrap();
     let address = current.local_addr().unwrap();
-    let _serving = echo(&current);
+    let _serving = serve_echo(&current);
     let client = world.client();
     let connection = connect(&client, address).await;
     let (mut taken_over, mut kept) = (0, 0);
@@ -375,7 +363,7 @@ async fn a_cancelled_handover_leaves_exactly_one_owner() {
             Ok(Some(successor)) => {
                 taken_over += 1;
                 delay /= 2;
-                let _serving = echo(&successor);
+                let _serving = serve_echo(&successor);
                 // The old one has given up the port.
                 assert!(within(current.accept()).await.is_none());
                 current = successor;
@@ -398,7 +386,7 @@ async fn a_predecessor_resumes_reading_if_its_successor_ends() {
     let world = World::new("again");
     let first = world.server().workers(2).bind().unwrap();
     let address = first.local_addr().unwrap();
-    let _serving = echo(&first);
+    let _serving = serve_echo(&first);
     let client = world.client();
     let connections = [
         connect(&client, address).await,
@@ -420,7 +408,7 @@ async fn a_predecessor_resumes_reading_if_its_successor_ends() {
     }
     // Another process can take the port.
     let third = world.upgrade(&first).await;
-    let _serving = echo(&third);
+    let _serving = serve_echo(&third);
     for connection in &connections {
         assert!(is_alive(connection).await);
     }
@@ -442,7 +430,7 @@ async fn peers_of_a_killed_predecessor_are_reset() {
     let first = world.server().on_runtime(runtime.handle().clone());
     let first = first.bind().unwrap();
     let address = first.local_addr().unwrap();
-    let _serving = echo(&first);
+    let _serving = serve_echo(&first);
     let client = world.client();
     let connection = connect(&client, address).await;
     let second = world.upgrade(&first).await;
@@ -457,12 +445,7 @@ async fn peers_of_a_killed_predecessor_are_reset() {
         .await;
     let reason = within(connection.closed()).await;
     assert!(matches!(reason, CloseReason::Reset), "{reason}");
-    within(async {
-        while second.stats().unrouted.stateless_resets == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| second.stats().unrouted.stateless_resets > 0).await;
 }
 
 #[tokio::test]
@@ -470,14 +453,14 @@ async fn a_worker_of_the_successor_is_restarted_with_its_socket() {
     let world = World::new("restart");
     let first = world.server().workers(2).bind().unwrap();
     let address = first.local_addr().unwrap();
-    let _serving = echo(&first);
+    let _serving = serve_echo(&first);
     let client = world.client();
     let mut old = Vec::new();
     for _ in 0..4 {
         old.push(connect(&client, address).await);
     }
     let second = world.upgrade(&first).await;
-    let _serving = echo(&second);
+    let _serving = serve_echo(&second);
     for worker in 0..2 {
         // A bad descriptor ends a worker.
         second.inject_worker_send_error(worker, 9);
@@ -536,10 +519,10 @@ async fn only_one_process_listens_at_the_path() {
     assert!(Takeover::request(of_bytes(107)).unwrap().is_none());
     Takeover::request(of_bytes(109)).unwrap_err();
     // A process with the same id was killed here.
-    let beside = format!("{}.{}", world.place.path.display(), std::process::id());
-    std::fs::write(&beside, b"").unwrap();
+    let leftover = format!("{}.{}", world.place.path.display(), std::process::id());
+    std::fs::write(&leftover, b"").unwrap();
     assert!(world.request().unwrap().is_none());
-    assert!(!Path::new(&beside).exists());
+    assert!(!Path::new(&leftover).exists());
     let endpoint = world.server().bind().unwrap();
     let waiting = world.place.wait_at(&endpoint).await;
     // Another process already listens.
@@ -549,12 +532,7 @@ async fn only_one_process_listens_at_the_path() {
     // Dropping the future removes the file.
     waiting.abort();
     assert!(within(waiting).await.unwrap_err().is_cancelled());
-    within(async {
-        while world.place.path.exists() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
+    until(|| !world.place.path.exists()).await;
     // A file that is no socket is not replaced.
     std::fs::write(&world.place.path, b"precious").unwrap();
     let error = hand_over(&endpoint, &world.place.path).await;
@@ -589,9 +567,9 @@ async fn a_removed_socket_file_is_recreated() {
     world.place.wait_for_listener().await;
     drop(world.request_patiently().await);
     // Another process has the path now, and keeps it.
-    let beside = world.place.folder.join("other");
-    let other = std::os::unix::net::UnixListener::bind(&beside).unwrap();
-    std::fs::rename(beside, &world.place.path).unwrap();
+    let elsewhere = world.place.folder.join("other");
+    let other = std::os::unix::net::UnixListener::bind(&elsewhere).unwrap();
+    std::fs::rename(elsewhere, &world.place.path).unwrap();
     let error = within(waiting).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     assert!(world.place.path.exists());

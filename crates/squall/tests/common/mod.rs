@@ -12,8 +12,8 @@ use std::time::Duration;
 use squall::rustls::RootCertStore;
 use squall::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use squall::{
-    Builder, ClientConfig, CloseReason, Connecting, Connection, Endpoint, ServerConfig,
-    TransportConfig,
+    Builder, ClientConfig, CloseReason, Connecting, Connection, Endpoint, RecvStream, SendStream,
+    ServerConfig, TransportConfig,
 };
 
 pub mod namespace;
@@ -118,6 +118,73 @@ pub async fn meet(
     Result<Connection, CloseReason>,
 ) {
     within(async { tokio::join!(connecting, async { server.accept().await.unwrap().await }) }).await
+}
+
+/// Both ends of a new connection. Attempts of other clients, which a test may have left behind, are
+/// skipped.
+pub async fn connect(client: &Endpoint, server: &Endpoint) -> (Connection, Connection) {
+    let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+    let accepting = async {
+        loop {
+            let incoming = server.accept().await.unwrap();
+            if incoming.remote_address().port() == client.local_addr().unwrap().port() {
+                return incoming.await;
+            }
+        }
+    };
+    let (near, far) = within(async { tokio::join!(connecting.unwrap(), accepting) }).await;
+    (near.unwrap(), far.unwrap())
+}
+
+/// Sends this many bytes on a new stream, compares what arrives, and waits until all of it is
+/// acknowledged.
+pub async fn deliver(from: &Connection, to: &Connection, len: usize) {
+    let bytes = pattern(len, 1);
+    let mut send = within(from.open_uni()).await.unwrap();
+    let sending = async {
+        send.write_all(&bytes).await.unwrap();
+        send.finish().unwrap();
+    };
+    let receiving = async {
+        let mut recv = to.accept_uni().await.unwrap();
+        assert!(recv.read_to_end(len).await.unwrap() == bytes);
+    };
+    within(async { tokio::join!(sending, receiving) }).await;
+    assert_eq!(within(send.stopped()).await, Ok(None));
+}
+
+/// Sends back what arrives on a stream.
+pub async fn echo(mut send: SendStream, mut recv: RecvStream) {
+    while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
+        if send.write_chunk(chunk).await.is_err() {
+            return;
+        }
+    }
+    // Fails if the peer has stopped the stream.
+    let _ = send.finish();
+}
+
+/// Sends a pattern on a new stream and expects it back.
+pub async fn ask(connection: &Connection, len: usize, seed: u64) {
+    let sent = pattern(len, seed);
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    let writing = async {
+        send.write_all(&sent).await.unwrap();
+        send.finish().unwrap();
+    };
+    let reading = recv.read_to_end(len);
+    let ((), back) = tokio::join!(writing, reading);
+    assert!(back.unwrap() == sent, "what came back is not what was sent");
+}
+
+/// Waits until the condition holds. Workers publish counters and report events at the end of a turn.
+pub async fn until(condition: impl Fn() -> bool) {
+    within(async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
 }
 
 /// Waits until the client has the server's tickets and tokens: they have arrived once data sent

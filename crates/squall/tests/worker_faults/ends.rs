@@ -12,8 +12,8 @@ use squall::{
     WorkerEndReason,
 };
 
-use crate::common::{ALPN, ANY, Identity, meet, within};
-use crate::{EBADF, client, connect, deliver, server};
+use crate::common::{ALPN, ANY, Identity, connect, deliver, meet, within};
+use crate::{EBADF, MESSAGE, client, server};
 
 /// Breaks only the socket of the worker that `connection` lives on.
 async fn break_worker(server: &Endpoint, connection: &Connection) {
@@ -45,12 +45,12 @@ async fn are_steered(server: &Endpoint, connections: &[(Connection, Connection)]
     let forwarded = || server.stats().runs_forwarded;
     // Datagrams that waited in sockets' queues while a worker was down may have to be forwarded.
     for (near, far) in connections {
-        deliver(near, far).await;
+        deliver(near, far, MESSAGE).await;
     }
     let before = forwarded();
     for (near, far) in connections {
-        deliver(near, far).await;
-        deliver(far, near).await;
+        deliver(near, far, MESSAGE).await;
+        deliver(far, near, MESSAGE).await;
     }
     assert_eq!(forwarded(), before);
 }
@@ -100,8 +100,8 @@ async fn an_endpoint_outlives_a_worker_and_can_restart_it() {
     assert!(reason.contains("the socket is gone"), "{reason}");
     for other in [0, 2] {
         let (near, far) = &connections[other];
-        deliver(near, far).await;
-        deliver(far, near).await;
+        deliver(near, far, MESSAGE).await;
+        deliver(far, near, MESSAGE).await;
     }
     // The worker that stands in resets the connection's peer.
     if let Ok(mut send) = connections[1].0.open_uni().await {
@@ -117,7 +117,7 @@ async fn an_endpoint_outlives_a_worker_and_can_restart_it() {
     for _ in 0..40 {
         let (near, far) = connect(&client, &server).await;
         assert_ne!(far.worker(), 1);
-        deliver(&near, &far).await;
+        deliver(&near, &far, MESSAGE).await;
     }
     assert!(
         server.rebind(ANY).is_err(),
@@ -144,17 +144,17 @@ async fn attempts_are_handled_on_their_worker_also_after_a_restart() {
     const WORKERS: usize = 2;
     let identity = Identity::new();
     let (server, client) = (server(&identity, WORKERS), client(&identity));
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (report, mut reported) = tokio::sync::mpsc::unbounded_channel();
     let serving = server.clone();
     let task = tokio::spawn(async move {
         let handler = move |incoming: squall::Incoming| {
-            let (tell, here) = (tell.clone(), std::thread::current());
+            let (report, here) = (report.clone(), std::thread::current());
             let decided_on = here.name().unwrap_or_default().to_owned();
             async move {
                 let connection = incoming.await.unwrap();
                 let here = std::thread::current();
                 let names = [decided_on, here.name().unwrap_or_default().to_owned()];
-                tell.send((names, connection)).unwrap();
+                report.send((names, connection)).unwrap();
             }
         };
         serving.serve_incoming(handler).await;
@@ -166,7 +166,7 @@ async fn attempts_are_handled_on_their_worker_also_after_a_restart() {
             count += 1;
             let connecting = client.connect(server.local_addr().unwrap(), "localhost");
             let near = within(connecting.unwrap()).await.unwrap();
-            let (names, far) = within(told.recv()).await.unwrap();
+            let (names, far) = within(reported.recv()).await.unwrap();
             let worker = far.worker();
             let own = format!("squall-worker-{worker}");
             assert_eq!(names[1], own, "the handler runs on the connection's worker");
@@ -212,7 +212,7 @@ async fn an_endpoint_reports_the_end_of_its_only_worker_and_restarts_on_its_port
     }
     assert_eq!(within(near.closed()).await, CloseReason::Reset);
     let (near, far) = connect(&client, &server).await;
-    deliver(&near, &far).await;
+    deliver(&near, &far, MESSAGE).await;
     server.close(0, b"");
     drop((near, far));
     within(server.wait_idle()).await;
@@ -269,7 +269,7 @@ async fn a_panic_in_a_tls_callback_costs_one_handshake() {
         // The peer is not shown what went wrong here.
         assert!(!reason.contains("defect"), "{reason}");
     }
-    deliver(&near, &far).await;
+    deliver(&near, &far, MESSAGE).await;
     connect(&client, &server).await;
     assert_eq!(server.stats().worker_ends, 0);
 }
@@ -300,12 +300,12 @@ async fn a_panic_in_a_clients_callback_affects_no_other_connection() {
     let (near, far) = meet(connecting.unwrap(), &server).await;
     let (near, far) = (near.unwrap(), far.unwrap());
     // The server's NEW_TOKEN frames have arrived.
-    deliver(&far, &near).await;
+    deliver(&far, &near, MESSAGE).await;
     let bad_id = config.original_destination_id(|| panic!("a defect in the closure"));
     let refused = within(client.connect_with(bad_id, address, "localhost").unwrap()).await;
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("original_destination_id"), "{refused}");
-    deliver(&near, &far).await;
+    deliver(&near, &far, MESSAGE).await;
     assert_eq!(client.stats().worker_ends, 0);
 }
 
@@ -347,7 +347,7 @@ async fn a_panic_in_a_callback_ends_a_worker_but_not_the_endpoint() {
     let reason = within(connections[dead].1.closed()).await;
     assert!(format!("{reason:?}").contains("panicked"), "{reason:?}");
     let (near, far) = &connections[1 - dead];
-    deliver(near, far).await;
+    deliver(near, far, MESSAGE).await;
     server.restart_worker(dead).unwrap();
     on_each(&client, &server, WORKERS).await;
 }

@@ -10,8 +10,8 @@ use squall::{Builder, Bytes, CloseReason, Connection, Endpoint, TransportConfig}
 use squall_udp::{Options, SendBatch, Socket};
 use squall_wire::{Ecn, Path, Transmit};
 
-use crate::common::{ALPN, ANY, Identity, Pair, namespace, within};
-use crate::{EAGAIN, EBADF, client, connect, deliver, server};
+use crate::common::{ALPN, ANY, Identity, Pair, connect, deliver, namespace, until, within};
+use crate::{EAGAIN, EBADF, MESSAGE, client, server};
 
 const EACCES: i32 = 13;
 const ENOKEY: i32 = 126;
@@ -24,7 +24,7 @@ async fn no_send_errno_ends_a_worker_while_its_socket_exists() {
     let odd = (1..=133).filter(|errno| ![4, EAGAIN, EBADF, 14, 88].contains(errno));
     for errno in odd.clone() {
         pair.server.inject_send_error(errno);
-        deliver(&pair.far, &pair.near).await;
+        deliver(&pair.far, &pair.near, MESSAGE).await;
     }
     let stats = pair.server.stats();
     assert_eq!(stats.worker_ends, 0);
@@ -40,7 +40,7 @@ async fn no_send_errno_ends_a_worker_while_its_socket_exists() {
 async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
     for errno in [ENOKEY, EACCES] {
         let pair = Pair::new().await;
-        deliver(&pair.far, &pair.near).await;
+        deliver(&pair.far, &pair.near, MESSAGE).await;
         let before = pair.server.stats();
         pair.server.inject_recv_error(errno);
         // Datagrams, so that nothing sent needs an acknowledgement.
@@ -55,12 +55,7 @@ async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
         within(received).await;
         // Failures are 1, 2, 4, ... ms apart: 2^k ms after the first there were k + 2, give or take
         // a timer's delay.
-        within(async {
-            while pair.server.stats().udp.errors.of(errno).receives < 7 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        })
-        .await;
+        until(|| pair.server.stats().udp.errors.of(errno).receives >= 7).await;
         let began = std::time::Instant::now();
         tokio::time::sleep(Duration::from_millis(300)).await;
         let after = pair.server.stats();
@@ -75,8 +70,8 @@ async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
             after.turns - before.turns
         );
         pair.server.inject_recv_error(0);
-        deliver(&pair.near, &pair.far).await;
-        deliver(&pair.far, &pair.near).await;
+        deliver(&pair.near, &pair.far, MESSAGE).await;
+        deliver(&pair.far, &pair.near, MESSAGE).await;
         assert_eq!(pair.server.stats().worker_ends, 0);
     }
 }
@@ -86,7 +81,7 @@ async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_datagram_that_always_blocks_is_dropped() {
     let pair = Pair::new().await;
-    deliver(&pair.far, &pair.near).await;
+    deliver(&pair.far, &pair.near, MESSAGE).await;
     let before = pair.server.stats();
     let mut send = within(pair.far.open_uni()).await.unwrap();
     within(send.write_all(b"late")).await.unwrap();
@@ -112,7 +107,7 @@ async fn a_datagram_that_always_blocks_is_dropped() {
     pair.server.inject_send_error(0);
     let mut recv = within(pair.near.accept_uni()).await.unwrap();
     assert_eq!(within(recv.read_to_end(10)).await.unwrap(), b"late");
-    deliver(&pair.far, &pair.near).await;
+    deliver(&pair.far, &pair.near, MESSAGE).await;
     assert_eq!(pair.server.stats().worker_ends, 0);
 }
 
@@ -173,7 +168,7 @@ async fn refused_sends_are_logged_once_a_minute() {
     // A firewall's refusal is not unusual.
     for (errno, warnings) in [(EACCES, 0), (ENOKEY, 1), (ENOKEY, 1), (89, 1)] {
         pair.server.inject_send_error(errno);
-        deliver(&pair.far, &pair.near).await;
+        deliver(&pair.far, &pair.near, MESSAGE).await;
         assert_eq!(Warnings::naming(&local).len(), warnings, "errno {errno}");
     }
     let warning = Warnings::naming(&local).remove(0);
@@ -202,11 +197,11 @@ async fn qlogs_that_cannot_be_opened_are_counted_and_reported_once() {
     for failed in 1..=3 {
         let (near, far) = connect(&client, &server).await;
         assert_eq!(server.stats().qlogs_failed, failed);
-        deliver(&near, &far).await;
+        deliver(&near, &far, MESSAGE).await;
     }
     let folder = folder.to_str().unwrap();
     assert_eq!(Warnings::naming(folder).len(), 1);
-    deliver(&near, &far).await;
+    deliver(&near, &far, MESSAGE).await;
 }
 
 /// The kernel's treatment of datagrams to 127.0.0.5: 20 Mbit/s, with a queue longer than a small
@@ -401,7 +396,7 @@ async fn a_refusing_route_costs_only_its_own_datagrams() {
         let nowhere = ([10, net, 0, 1], 4433).into();
         lost.push(client.connect(nowhere, "localhost").unwrap());
     }
-    deliver(&near, &far).await;
+    deliver(&near, &far, MESSAGE).await;
     within(async {
         // EINVAL, EACCES, EHOSTUNREACH, ENETUNREACH.
         for errno in [22, EACCES, 113, 101] {
@@ -411,7 +406,7 @@ async fn a_refusing_route_costs_only_its_own_datagrams() {
         }
     })
     .await;
-    deliver(&far, &near).await;
+    deliver(&far, &near, MESSAGE).await;
     assert_eq!(client.stats().worker_ends, 0);
 }
 
