@@ -572,9 +572,9 @@ fn a_server_prints_connections_only_on_request() {
         }
         let (code, text) = server.interrupt();
         assert_eq!(code, Some(0));
-        let told = text.lines().filter(|line| line.contains("sent 1000 bytes"));
+        let reports = text.lines().filter(|line| line.contains("sent 1000 bytes"));
         // The summary adds both up.
-        assert_eq!(told.count(), lines, "{args:?}: {text}");
+        assert_eq!(reports.count(), lines, "{args:?}: {text}");
         assert!(text.contains("served 2 connection(s)"), "{text}");
     }
 }

@@ -204,17 +204,17 @@ fn check_targets(
     let mut memory = vec![CANARY; lens.iter().map(|len| len + 67).sum()];
     let (mut rest, mut targets) = (memory.as_mut_slice(), Vec::new());
     for len in &lens {
-        let (target, behind) = rest[67..].split_at_mut(*len);
+        let (target, after) = rest[67..].split_at_mut(*len);
         targets.push(target);
-        rest = behind;
+        rest = after;
     }
     (keys.packet).open_into(&mut opened.buf, &mut opened.spans, 0, &mut targets);
     let mut rest = memory.as_slice();
     for (i, len) in lens.into_iter().enumerate() {
-        let (target, behind) = rest[67..].split_at(len);
+        let (target, after) = rest[67..].split_at(len);
         let gap = rest[..67].iter().all(|byte| *byte == CANARY);
         assert!(gap, "{what}: bytes before target {i}");
-        rest = behind;
+        rest = after;
         let payload = opened.payload(i);
         let expected_payload = &expected.buf[payload.clone()];
         let (head, tail) = expected_payload.split_at(payload.len() - len);

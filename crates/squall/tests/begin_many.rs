@@ -62,8 +62,8 @@ async fn a_worker_receives_while_it_starts_connections() {
 async fn a_busy_worker_runs_tasks_woken_by_other_threads() {
     const TASKS: usize = 200;
     let (_server, client) = endpoints(TransportConfig::default);
-    let nobody = std::net::UdpSocket::bind(ANY).unwrap();
-    let connecting = begin(&client, nobody.local_addr().unwrap(), MANY);
+    let silent = std::net::UdpSocket::bind(ANY).unwrap();
+    let connecting = begin(&client, silent.local_addr().unwrap(), MANY);
     let tasks: Vec<_> = (0..TASKS).map(|_| client.spawn(async {})).collect();
     for task in tasks {
         within(task).await.unwrap();

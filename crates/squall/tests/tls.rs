@@ -358,8 +358,8 @@ fn mismatched_der_is_rejected_too() {
     Identity::new(chain.clone(), key).unwrap();
     assert!(Identity::new(chain, other.chain_and_key().1).is_err());
     let identity = Identity::self_signed(["localhost"]).unwrap();
-    let nobody = rustls::RootCertStore::empty();
-    assert!(tls::mutual_server(identity, nobody, PROTOCOLS).is_err());
+    let no_roots = rustls::RootCertStore::empty();
+    assert!(tls::mutual_server(identity, no_roots, PROTOCOLS).is_err());
 }
 
 /// The platform's roots are read from the file that this variable names, as on systems with

@@ -14,11 +14,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::proxy::{Faults, Proxy};
-use common::{ALPN, ANY, Identity, meet, pattern, within};
+use common::{ALPN, ANY, Identity, ask, echo, meet, pattern, within};
 use squall::rustls::HandshakeKind;
-use squall::{
-    AckFrequencyRequest, Builder, Connection, Endpoint, RecvStream, SendStream, TransportConfig,
-};
+use squall::{AckFrequencyRequest, Builder, Connection, Endpoint, TransportConfig};
 use squall_udp::{Options, RecvBatch, SendBatch, Socket};
 use squall_wire::{Ecn, Path, Transmit};
 use tokio::task::JoinSet;
@@ -44,16 +42,6 @@ fn echo_server(identity: &Identity, build: impl Fn(Builder) -> Builder) -> Endpo
     server
 }
 
-async fn echo(mut send: SendStream, mut recv: RecvStream) {
-    while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
-        if send.write_chunk(chunk).await.is_err() {
-            return;
-        }
-    }
-    // Fails if the peer has stopped the stream.
-    let _ = send.finish();
-}
-
 fn client(identity: &Identity) -> Endpoint {
     Builder::new(ANY)
         .client(identity.client(ALPN, TransportConfig::default()))
@@ -61,20 +49,7 @@ fn client(identity: &Identity) -> Endpoint {
         .unwrap()
 }
 
-/// Sends a pattern and expects it back.
-async fn ask(connection: &Connection, len: usize, seed: u64) {
-    let sent = pattern(len, seed);
-    let (mut send, mut recv) = connection.open_bi().await.unwrap();
-    let writing = async {
-        send.write_all(&sent).await.unwrap();
-        send.finish().unwrap();
-    };
-    let reading = recv.read_to_end(len);
-    let ((), back) = tokio::join!(writing, reading);
-    assert!(back.unwrap() == sent, "what came back is not what was sent");
-}
-
-/// One task per connection, as in most programs, does not disturb the connections' turns.
+/// Connections go to the workers in turn, even if each is used by a task of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clients_connections_are_distributed_over_its_workers() {
     let identity = Identity::new();

@@ -42,11 +42,11 @@ fn files_are_the_same_over_all_versions() {
             assert!(fields.contains_key("date"));
             // RFC 7838 §3: over TCP, responses advertise HTTP/3.
             let alternative = format!("h3=\":{}\"; ma=86400", server.port);
-            let told = (version != Version::Http3).then_some(alternative);
+            let expected = (version != Version::Http3).then_some(alternative);
             let alt_svc = fields
                 .get("alt-svc")
                 .map(|value| value.to_str().expect("text"));
-            assert_eq!(alt_svc, told.as_deref(), "{version:?}");
+            assert_eq!(alt_svc, expected.as_deref(), "{version:?}");
             fields.remove("alt-svc");
             fields.remove("date");
             // The first one is read, the others are cached; HTTP/3 has it encoded already.

@@ -479,8 +479,8 @@ fn failures_of_the_application_map_to_a_status() {
     let held = tokio::net::TcpSocket::new_v4().expect("a socket");
     let any = ([127, 0, 0, 1], 0).into();
     held.bind(any).expect("a port");
-    let nobody = format!("http://{}", held.local_addr().expect("an address"));
-    let refused = Server::start(&["--upstream", &nobody]);
+    let closed_port = format!("http://{}", held.local_addr().expect("an address"));
+    let refused = Server::start(&["--upstream", &closed_port]);
     run(async {
         for version in ALL {
             let mut client = server.connect(version).await;

@@ -42,8 +42,8 @@ fn datagrams_arrive_in_both_directions_and_in_order() {
             connection.send_datagram(numbered(i as u32, len)).unwrap();
         }
         pair.run();
-        let told = pair.events(side.peer());
-        assert_eq!(told, [Event::DatagramsReadable], "once, not five times");
+        let reported = pair.events(side.peer());
+        assert_eq!(reported, [Event::DatagramsReadable], "once, not five times");
         for (i, len) in [4, most, 100, 1000, most].into_iter().enumerate() {
             let read = pair.connection(side.peer()).read_datagram();
             assert_eq!(read, Some(numbered(i as u32, len)));
@@ -111,16 +111,16 @@ fn a_writer_is_notified_once_and_before_the_queue_runs_dry() {
             .is_ok()
         {}
         pair.events(Side::Client);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for sent in 1..=9 {
             let (now, client) = (pair.now, pair.connection(Side::Client));
             let transmit = client.transmit(now, &mut buffer, 1, &mut Stages::off());
             assert!(transmit.is_some());
             while let Some(event) = client.poll_event() {
-                told.push((sent, event));
+                reported.push((sent, event));
             }
         }
-        assert_eq!(told, [(5, Event::DatagramsWritable)]);
+        assert_eq!(reported, [(5, Event::DatagramsWritable)]);
     }
 }
 

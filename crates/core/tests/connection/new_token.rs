@@ -199,11 +199,11 @@ fn expired_or_foreign_tokens_count_as_none() {
     // A restarted server: with another key the tokens mean nothing to it; with its own they are
     // valid, but those from before its start count as spent.
     let before = Duration::ZERO;
-    let behind = Duration::from_secs(3600);
+    let after = Duration::from_secs(3600);
     for (key, unix_time_at_zero, good, retried) in [
         (config().token_key, before, true, false),
-        (config().token_key, behind, false, true),
-        ([8; 32], behind, false, false),
+        (config().token_key, after, false, true),
+        ([8; 32], after, false, false),
     ] {
         let mut one = setup(TransportConfig::default());
         one.connect();

@@ -339,19 +339,19 @@ fn a_writer_can_wait_until_little_is_unsent() {
     assert_eq!(client.await_unsent(id, 100_000), Ok(()));
     assert_eq!(client.await_unsent(id, 20_000), Err(WriteError::Blocked));
     // Some is sent, and then more.
-    let mut told = 0;
+    let mut notified = 0;
     for _ in 0..1000 {
         pair.now += Duration::from_micros(100);
         pair.pump(Side::Client);
         let events = pair.events(Side::Client);
         if events.contains(&Event::Writable(id)) {
-            told += 1;
+            notified += 1;
             let client = pair.connection(Side::Client);
             assert_eq!(client.await_unsent(id, 20_000), Ok(()));
         }
         pair.pump(Side::Server);
     }
-    assert_eq!(told, 1, "the writer is notified exactly once");
+    assert_eq!(notified, 1, "the writer is notified exactly once");
     let client = pair.connection(Side::Client);
     assert_eq!(client.await_unsent(id, 0), Ok(()));
     client.finish(id).unwrap();

@@ -244,8 +244,8 @@ fn an_impostor_server_is_rejected_in_every_kind_of_handshake() {
                 continue;
             }
             assert!(!link.client.has(handle, &Event::Connected), "{what}");
-            let told = alert(link.client.closed(handle));
-            assert_eq!(told, Some((expected, false)), "{what}");
+            let raised = alert(link.client.closed(handle));
+            assert_eq!(raised, Some((expected, false)), "{what}");
         }
     }
 }

@@ -328,8 +328,8 @@ async fn a_service_can_see_the_clients_address() {
             let address = endpoint.local_addr().unwrap();
             assert_ne!(before.replace(address), Some(address));
             let answer = within(client.send(get("/"))).await.unwrap();
-            let told = read(answer.into_body()).await.unwrap();
-            assert_eq!(String::from_utf8_lossy(&told), address.to_string());
+            let observed = read(answer.into_body()).await.unwrap();
+            assert_eq!(String::from_utf8_lossy(&observed), address.to_string());
             endpoint.rebind(ANY_PORT).unwrap();
         }
     }
@@ -377,25 +377,25 @@ async fn continue_is_sent_when_the_service_reads_the_body() {
             ("/late", 200, "late"),
             ("/read", 200, "asked for"),
         ] {
-            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+            let (report, mut observed) = tokio::sync::mpsc::unbounded_channel();
             let (mut upload, body): (Sender<Bytes, Infallible>, _) = Channel::new(1);
             let mut request = get(path).map(|_| body);
             *request.method_mut() = Method::POST;
             let expect = http::HeaderValue::from_static("100-continue");
             request.headers_mut().insert("expect", expect);
             let on_informational =
-                OnInformational::new(move |response| tell.send(response.status()).unwrap());
+                OnInformational::new(move |response| report.send(response.status()).unwrap());
             request.extensions_mut().insert(on_informational);
             let answer = tokio::spawn(client.send(request));
             if path == "/read" {
-                assert_eq!(within(told.recv()).await, Some(StatusCode::CONTINUE));
+                assert_eq!(within(observed.recv()).await, Some(StatusCode::CONTINUE));
                 upload.send_data(text.into()).await.unwrap();
                 drop(upload);
             }
             let answer = within(answer).await.unwrap().unwrap();
             assert_eq!(answer.status(), status);
             assert_eq!(read(answer.into_body()).await.unwrap(), text.as_bytes());
-            assert!(told.try_recv().is_err());
+            assert!(observed.try_recv().is_err());
         }
     }
 }
@@ -424,17 +424,17 @@ async fn informational_responses_precede_the_final_one() {
             }
         });
         let client = site.client().await;
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let (report, mut observed) = tokio::sync::mpsc::unbounded_channel();
         let mut request = get("/");
         let on_informational = OnInformational::new(move |response| {
             let link = response.headers().get("link").cloned();
-            tell.send((response.status().as_u16(), link)).unwrap();
+            report.send((response.status().as_u16(), link)).unwrap();
         });
         request.extensions_mut().insert(on_informational);
         let answer = tokio::spawn(client.send(request));
         let link = Some("</a>".parse().unwrap());
-        assert_eq!(within(told.recv()).await, Some((103, link.clone())));
-        assert_eq!(within(told.recv()).await, Some((199, link)));
+        assert_eq!(within(observed.recv()).await, Some((103, link.clone())));
+        assert_eq!(within(observed.recv()).await, Some((199, link)));
         let (informational, to_go_on) = kept.recv().unwrap();
         to_go_on.send(()).unwrap();
         let answer = within(answer).await.unwrap().unwrap();
@@ -472,14 +472,14 @@ async fn an_oversized_informational_response_is_omitted() {
     while let Err(error) = within(client.send(get("/"))).await {
         assert!(matches!(error, Error::FieldsTooLarge), "{error}");
     }
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (report, mut observed) = tokio::sync::mpsc::unbounded_channel();
     let mut request = get("/");
     let note = OnInformational::new(move |response| {
-        tell.send(response.headers()["x"].len()).unwrap();
+        report.send(response.headers()["x"].len()).unwrap();
     });
     request.extensions_mut().insert(note);
     let answer = within(client.send(request)).await.unwrap();
     assert_eq!(read(answer.into_body()).await.unwrap(), b"final");
-    assert_eq!(within(told.recv()).await, Some(10));
-    assert_eq!(within(told.recv()).await, Some(20));
+    assert_eq!(within(observed.recv()).await, Some(10));
+    assert_eq!(within(observed.recv()).await, Some(20));
 }

@@ -163,8 +163,11 @@ async fn silent_addresses_are_skipped_quickly() {
         "{:?}",
         began.elapsed()
     );
-    let nobody = get(&world.client(), "https://two.test/").await;
-    assert!(matches!(nobody, Err(Error::Connect(_))), "{nobody:?}");
+    let unresolved = get(&world.client(), "https://two.test/").await;
+    assert!(
+        matches!(unresolved, Err(Error::Connect(_))),
+        "{unresolved:?}"
+    );
     let plain = get(&world.client(), "http://one.test/").await;
     assert!(matches!(plain, Err(Error::InvalidRequest(_))), "{plain:?}");
 }

@@ -623,7 +623,8 @@ async fn a_session_can_be_drained() {
                 (&far, &near)
             };
             let wait = tokio::time::timeout(Duration::from_millis(50), other.draining());
-            wait.await.expect_err("nobody has asked");
+            wait.await
+                .expect_err("neither end has asked to drain the session");
             by.drain();
             by.drain();
             within(other.draining()).await;

@@ -156,11 +156,11 @@ impl History {
             [StreamRange::NONE; MAX_GROUP],
         );
         server.write_bundle(now, &mut buffer, &form, count, &mut spans, &mut tails);
-        let behind = server.spaces[SpaceId::Data].sent.next_number();
+        let end = server.spaces[SpaceId::Data].sent.next_number();
         if server.paths.active.flow.ecn.mark() != Ecn::NotEct {
-            server.paths.active.flow.ecn.on_sent(behind - next, behind);
-            server.paths.ecn.on_sent(behind - next);
-            self.marked.extend(next..behind);
+            server.paths.active.flow.ecn.on_sent(end - next, end);
+            server.paths.ecn.on_sent(end - next);
+            self.marked.extend(next..end);
         }
     }
 
