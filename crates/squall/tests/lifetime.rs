@@ -630,7 +630,8 @@ async fn unreachable_addresses_are_reported_at_once() {
     far.unwrap();
 }
 
-/// Attempts from one client socket are distinguished by their ids: none waits for another's decision.
+/// Attempts from one client socket are distinguished by their ids; none waits for the decision on
+/// another.
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_from_one_address_wait_independently() {
     const ATTEMPTS: usize = 50;

@@ -177,7 +177,7 @@ pub async fn ask(connection: &Connection, len: usize, seed: u64) {
     assert!(back.unwrap() == sent, "what came back is not what was sent");
 }
 
-/// Waits until the condition holds. Workers publish counters and report events at the end of a turn.
+/// Waits until the condition holds. Workers publish counters and events at the end of a turn.
 pub async fn until(condition: impl Fn() -> bool) {
     within(async {
         while !condition() {

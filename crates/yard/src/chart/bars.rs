@@ -222,7 +222,7 @@ mod tests {
                 let (one_lab, other_lab) = (lab(one), lab(other));
                 let square = |axis: usize| (one_lab[axis] - other_lab[axis]).powi(2);
                 let distance = (square(0) + square(1) + square(2)).sqrt();
-                // A difference of about 2 is visible side by side; a thin part and a legend need more.
+                // About 2 is visible side by side; a thin part and a legend need more.
                 assert!(distance > 25.0, "{one} {other}: {distance}");
             }
         }
