@@ -268,7 +268,7 @@ fn waits_twice<F: Future>(pair: &Pair, future: F) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waker_that_is_dropped_may_use_its_connection() {
+async fn a_dropped_waker_may_use_its_connection() {
     let small = TransportConfig::default()
         .initial_stream_window(1000)
         .stream_receive_window(1000);

@@ -103,7 +103,7 @@ async fn a_tonic_service_answers_as_over_http2() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deadlines_and_the_statuses_of_a_lost_connection() {
+async fn deadlines_expire_and_a_lost_connection_has_its_status() {
     let routes = tonic::service::Routes::new(WordsServer::new(Service)).into_axum_router();
     let routes = routes.layer(axum::middleware::from_fn(keep_deadline));
     let (requests, [_client, server]) = http3(Builder::new(), routes).await;

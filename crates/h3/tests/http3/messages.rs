@@ -56,7 +56,7 @@ async fn a_request_gets_a_response() {
 /// Such a peer breaks RFC 9114 §6.2. Instructions of this end's QPACK encoder cannot be sent to it,
 /// so no section may depend on them.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_allows_no_unidirectional_streams() {
+async fn a_peer_may_allow_no_unidirectional_streams() {
     let none = || TransportConfig::default().max_concurrent_uni_streams(0);
     for (server, client) in [
         (none(), TransportConfig::default()),
@@ -82,7 +82,7 @@ async fn a_peer_that_allows_no_unidirectional_streams() {
 
 /// However the type is split, streams of it bypass the service, and all others do not.
 #[tokio::test(flavor = "multi_thread")]
-async fn raw_streams_next_to_requests() {
+async fn raw_streams_work_next_to_requests() {
     for on_worker in [false, true] {
         let site = Site::new();
         let builder = builder(on_worker).raw_streams(0x401, |mut raw| {
