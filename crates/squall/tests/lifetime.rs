@@ -737,7 +737,7 @@ async fn handshake_data_does_not_wait_for_the_handshake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_can_be_bound_again_although_handles_of_connections_are_kept() {
+async fn a_port_can_be_bound_again_while_connection_handles_are_kept() {
     for (workers, on_runtime) in [(1, false), (3, false), (1, true)] {
         let config = TransportConfig::default;
         let pair = Pair::with(config(), config(), |builder| match on_runtime {
