@@ -56,8 +56,10 @@ pub(crate) const MIN_ACK_DELAY: Duration = Duration::from_millis(1);
 pub(crate) const DEFAULT_INITIAL_RTT: Duration = Duration::from_millis(200);
 /// The largest `initial_rtt`: probe timeouts are multiples of it.
 pub(crate) const MAX_INITIAL_RTT: Duration = Duration::from_secs(60);
-/// The largest DATAGRAM frame accepted, in bytes (RFC 9221 §3): any that fits into a packet.
-pub(crate) const MAX_DATAGRAM_FRAME: u64 = 65_535;
+/// The default `max_datagram_frame_size`: any DATAGRAM frame that fits into a packet (RFC 9221 §3).
+pub(crate) const DEFAULT_DATAGRAM_FRAME: u16 = 65_535;
+/// The least `max_datagram_frame_size` other than zero: a type, a length, and a byte of data.
+pub(crate) const LEAST_DATAGRAM_FRAME: u16 = 3;
 /// The lowest `max_packets_in_flight`: a few full bundles.
 pub(crate) const LEAST_PACKETS_IN_FLIGHT: usize = 256;
 /// Packets processed in one coalesced datagram.

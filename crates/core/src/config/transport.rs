@@ -8,8 +8,9 @@ use squall_wire::{Side, VERSION_1, VERSION_2, varint};
 
 use super::ablation::Ablation;
 use super::limits::{
-    DEFAULT_INITIAL_RTT, LEAST_CRYPTO_BUFFER, LEAST_MAX_UDP_PAYLOAD, LEAST_PACKETS_IN_FLIGHT,
-    MAX_INITIAL_RTT, MAX_NEW_TOKENS, MAX_STREAMS, MAX_UDP_PAYLOAD, MIN_ACK_DELAY, MIN_UDP_PAYLOAD,
+    DEFAULT_DATAGRAM_FRAME, DEFAULT_INITIAL_RTT, LEAST_CRYPTO_BUFFER, LEAST_DATAGRAM_FRAME,
+    LEAST_MAX_UDP_PAYLOAD, LEAST_PACKETS_IN_FLIGHT, MAX_INITIAL_RTT, MAX_NEW_TOKENS, MAX_STREAMS,
+    MAX_UDP_PAYLOAD, MIN_ACK_DELAY, MIN_UDP_PAYLOAD,
 };
 use crate::algorithm::{CongestionAlgorithm, CongestionControllerFactory};
 
@@ -171,8 +172,15 @@ pub struct TransportConfig {
     /// How this end asks the peer to acknowledge, if the peer supports such requests
     /// (draft-ietf-quic-ack-frequency).
     pub ack_frequency: AckFrequencyRequest,
+    /// Largest DATAGRAM frame that the peer may send, in bytes: the transport parameter
+    /// `max_datagram_frame_size` (RFC 9221 §3). The frame's type and length count, up to 5 bytes.
+    /// The default is 65,535, that is any frame that fits into a packet. A peer that sends a larger
+    /// one violates the protocol: the connection is closed with PROTOCOL_VIOLATION. Zero: datagrams
+    /// are not accepted; otherwise at least 3. What this end sends depends on the peer's value.
+    pub max_datagram_frame_size: u16,
     /// Bytes of received datagrams that wait to be read, counting 64 more per datagram; beyond
-    /// that, the oldest are dropped. Zero: datagrams are not accepted (RFC 9221 §3).
+    /// that, the oldest are dropped. Zero: datagrams are not accepted, whatever
+    /// `max_datagram_frame_size` is (RFC 9221 §3).
     pub datagram_receive_buffer: usize,
     /// Bytes of datagrams that wait to be sent, counting 64 more per datagram. A single one may
     /// exceed it.
@@ -264,6 +272,7 @@ impl Default for TransportConfig {
             crypto_buffer_size: 64 * 1024,
             new_tokens: 2,
             ack_frequency: AckFrequencyRequest::default(),
+            max_datagram_frame_size: DEFAULT_DATAGRAM_FRAME,
             datagram_receive_buffer: 64 * 1024,
             datagram_send_buffer: 64 * 1024,
             max_packets_in_flight: 65_536,
@@ -317,6 +326,7 @@ impl TransportConfig {
         crypto_buffer_size: usize,
         new_tokens: u8,
         ack_frequency: AckFrequencyRequest,
+        max_datagram_frame_size: u16,
         datagram_receive_buffer: usize,
         datagram_send_buffer: usize,
         max_packets_in_flight: usize,
@@ -412,10 +422,25 @@ impl TransportConfig {
         {
             return Err("ack_frequency's max_ack_delay must be below 2^14 ms");
         }
+        if (1..LEAST_DATAGRAM_FRAME).contains(&self.max_datagram_frame_size) {
+            return Err(
+                "max_datagram_frame_size must be at least 3 bytes, or 0 to accept no datagrams \
+                 (RFC 9221 §3)",
+            );
+        }
         if self.max_packets_in_flight < LEAST_PACKETS_IN_FLIGHT {
             return Err("max_packets_in_flight must be at least 256");
         }
         Ok(())
+    }
+
+    /// The largest DATAGRAM frame that this end accepts, in bytes; zero: none.
+    #[must_use]
+    pub(crate) fn accepted_datagram_frame(&self) -> u64 {
+        match self.datagram_receive_buffer {
+            0 => 0,
+            _ => self.max_datagram_frame_size.into(),
+        }
     }
 
     /// The version of a client's first packet.

@@ -96,6 +96,37 @@ fn queues_are_bounded() {
     );
 }
 
+// test: RFC 9221 §3
+#[test]
+fn no_frame_is_larger_than_the_peer_accepts() {
+    for (accepted, largest) in [(0, None), (3, Some(1)), (100, Some(97)), (1000, Some(997))] {
+        let transport = TransportConfig::default().max_datagram_frame_size(accepted);
+        assert_eq!(transport.check(), Ok(()));
+        let mut pair = Pair::with(transport);
+        pair.run();
+        let client = pair.connection(Side::Client);
+        assert_eq!(client.max_datagram_size(), largest, "{accepted} bytes");
+        let refused = match largest {
+            None => DatagramError::Unsupported,
+            Some(_) => DatagramError::TooLarge,
+        };
+        let too_large = Bytes::from(vec![7; largest.map_or(0, |most| most + 1)]);
+        assert_eq!(client.send_datagram(too_large), Err(refused));
+        if let Some(most) = largest {
+            let data = Bytes::from(vec![7; most]);
+            client.send_datagram(data.clone()).unwrap();
+            pair.run();
+            let server = pair.connection(Side::Server);
+            assert_eq!(server.read_datagram(), Some(data));
+        }
+    }
+    for wrong in [1, 2] {
+        let config = TransportConfig::default().max_datagram_frame_size(wrong);
+        let error = config.check().unwrap_err();
+        assert!(error.contains("max_datagram_frame_size"), "{error}");
+    }
+}
+
 #[test]
 fn a_writer_is_notified_once_and_before_the_queue_runs_dry() {
     let mut pair = Pair::with(TransportConfig::default().datagram_send_buffer(10_000));

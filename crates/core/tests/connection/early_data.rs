@@ -536,12 +536,13 @@ impl rustls::server::StoresServerSessions for Careless {
 // test: RFC 9000 §7.4.1
 #[test]
 fn a_client_detects_a_server_that_accepts_early_data_with_lower_limits() {
-    let lowered: [fn(&mut TransportConfig); 6] = [
+    let lowered: [fn(&mut TransportConfig); 7] = [
         |t| t.initial_window /= 2,
         |t| t.initial_stream_window /= 2,
         |t| t.max_concurrent_bidi_streams -= 1,
         |t| t.max_concurrent_uni_streams -= 1,
         |t| t.datagram_receive_buffer = 0,
+        |t| t.max_datagram_frame_size = 1200,
         // A higher limit is fine.
         |t| t.max_concurrent_uni_streams += 1,
     ];

@@ -546,6 +546,35 @@ fn a_datagram_without_support_is_a_protocol_violation() {
     }
 }
 
+// test: RFC 9221 §3 — the type and the length of the frame count.
+#[test]
+fn a_datagram_frame_above_the_limit() {
+    const MAX: u16 = 100;
+    // Without a length; with one of two bytes, and with one of eight.
+    let headers: [&[u8]; 3] = [
+        &[ty::DATAGRAM as u8],
+        &[ty::DATAGRAM_LEN as u8, 0x40],
+        &[ty::DATAGRAM_LEN as u8, 0xc0, 0, 0, 0, 0, 0, 0],
+    ];
+    for victim in [Side::Client, Side::Server] {
+        for header in headers {
+            for size in [MAX, MAX + 1] {
+                let mut terms = terms();
+                terms.transport.max_datagram_frame_size = MAX;
+                let mut duel = Duel::connected(victim, terms);
+                let mut payload = header.to_vec();
+                if header[0] == ty::DATAGRAM_LEN as u8 {
+                    payload.push((usize::from(size) - header.len() - 1) as u8);
+                }
+                payload.resize(size.into(), 7);
+                duel.send(OneRtt, &payload);
+                let expected = (size > MAX).then_some(Code::PROTOCOL_VIOLATION);
+                assert_eq!(duel.closed(), expected, "{header:?}, {size} bytes");
+            }
+        }
+    }
+}
+
 /// RFC 9000 §12.4, table 3: frames where they do not belong.
 #[test]
 fn frames_in_forbidden_packets_are_errors() {

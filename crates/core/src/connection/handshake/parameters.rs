@@ -6,7 +6,7 @@ use squall_wire::{
     VersionInformation, Writer,
 };
 
-use crate::config::{MAX_DATAGRAM_FRAME, MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig};
+use crate::config::{MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig};
 
 /// The transport parameters that either end declares.
 pub(crate) fn declared(
@@ -29,7 +29,7 @@ pub(crate) fn declared(
         disable_active_migration: !config.allow_migration,
         active_connection_id_limit: MAX_REMOTE_IDS,
         initial_source_connection_id: Some(local_id),
-        max_datagram_frame_size: (config.datagram_receive_buffer > 0).then_some(MAX_DATAGRAM_FRAME),
+        max_datagram_frame_size: Some(config.accepted_datagram_frame()).filter(|&size| size > 0),
         grease_quic_bit: fixed_bit == FixedBit::Greased,
         min_ack_delay_us: Some(MIN_ACK_DELAY.as_micros() as u64),
         reset_stream_at: true,

@@ -8,7 +8,7 @@ use squall_wire::{
 };
 
 use super::Trip;
-use crate::config::{MAX_DATAGRAM_FRAME, MAX_NEW_TOKENS};
+use crate::config::MAX_NEW_TOKENS;
 use crate::connection::Connection;
 use crate::connection::parts::log::packet_type;
 use crate::error::CloseReason;
@@ -224,6 +224,7 @@ impl Connection {
         let mut frames = Frames::new(payload);
         let packet = received_type(id, trip.early);
         while !frames.is_empty() {
+            let start = frames.position();
             // Read in place: a copy right after the stores that wrote it stalls, for half the time
             // of a small frame.
             let frame = frames.read();
@@ -235,7 +236,7 @@ impl Connection {
                 ));
             }
             taken.ack_eliciting |= frame.is_ack_eliciting();
-            taken.acknowledge &= self.take_frame(id, frame, trip)?;
+            taken.acknowledge &= self.take_frame(id, frame, frames.position() - start, trip)?;
             frames.skip_repeated(frame);
             if trip.early
                 && let Frame::Stream { id, .. } = frame
@@ -266,11 +267,12 @@ impl Connection {
         again
     }
 
-    /// Processes one frame; `Ok(false)` if the packet is dropped unacknowledged.
+    /// Processes one frame of `size` bytes; `Ok(false)` if the packet is dropped unacknowledged.
     fn take_frame(
         &mut self,
         id: SpaceId,
         frame: &Frame<'_>,
+        size: usize,
         trip: &mut Trip<'_>,
     ) -> Result<bool, TransportError> {
         match *frame {
@@ -300,7 +302,7 @@ impl Connection {
             } => self.drain(trip.now, close_reason(error_code, frame_type, reason)),
             Frame::AckFrequency(ref request) => self.spaces.on_ack_frequency(request)?,
             Frame::ImmediateAck => self.spaces[id].received.ask(),
-            Frame::Datagram { data } => self.on_datagram(frame.ty(), data)?,
+            Frame::Datagram { data } => self.on_datagram(data, size)?,
             Frame::DataBlocked(_) => self.stats.data_blocked_received += 1,
             Frame::StreamsBlocked { direction, limit } => {
                 self.stats.streams_blocked_received += 1;
@@ -341,15 +343,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Processes a DATAGRAM frame (RFC 9221 §3).
-    fn on_datagram(&mut self, ty: u64, data: &[u8]) -> Result<(), TransportError> {
-        let limit = self.config.datagram_receive_buffer;
-        if limit == 0 || data.len() as u64 + 1 > MAX_DATAGRAM_FRAME {
+    /// Processes a DATAGRAM frame of `size` bytes, with its type and length.
+    fn on_datagram(&mut self, data: &[u8], size: usize) -> Result<(), TransportError> {
+        // RFC 9221 §3.
+        if size as u64 > self.config.accepted_datagram_frame() {
             return Err(violation(
-                ty,
-                "a DATAGRAM although none of its size are accepted",
+                frame::ty::DATAGRAM,
+                "a DATAGRAM frame larger than max_datagram_frame_size",
             ));
         }
+        let limit = self.config.datagram_receive_buffer;
         let pool = &mut self.streams.pool;
         self.stats.datagram_frames_dropped += self.datagrams.receive(data, limit, pool);
         self.stats.datagram_frames_received += 1;
