@@ -55,6 +55,11 @@ impl<S> Half<S> {
         (!state.is_gone).then(|| call(&mut state.stream))
     }
 
+    /// Whether the session has ended, and the stream with it.
+    pub(crate) fn is_gone(&self) -> bool {
+        lock(&self.0).is_gone
+    }
+
     /// The session has ended, and the stream with it.
     fn end(&self, end: impl FnOnce(&mut S)) {
         let mut state = lock(&self.0);

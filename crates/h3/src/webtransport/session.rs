@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use http_body::{Body as _, Frame};
 use squall::DatagramError;
 use tokio::sync::Notify;
@@ -41,6 +41,8 @@ const MAX_REASON: usize = 1024;
 pub struct Session {
     tunnel: Arc<TunnelHandle>,
     control: Arc<Control>,
+    /// Those of the peer's request or response.
+    headers: Arc<HeaderMap>,
 }
 
 /// How a session ended.
@@ -96,9 +98,14 @@ pub fn accept(request: Request<Body>) -> Result<(Response<SessionBody>, Session)
     };
     let fault = request.body().fault().cloned().unwrap_or_default();
     let control = Arc::new(Control::new(fault));
-    control.begin(request.into_body(), &tunnel);
-    let body = SessionBody(Some(Arc::clone(&control)));
-    Ok((Response::new(body), Session { tunnel, control }))
+    let (parts, body) = request.into_parts();
+    control.begin(body, &tunnel);
+    let session = Session {
+        tunnel,
+        control: Arc::clone(&control),
+        headers: Arc::new(parts.headers),
+    };
+    Ok((Response::new(SessionBody(Some(control))), session))
 }
 
 /// Opens a session with a server by an extended CONNECT request for `uri` with these `headers`.
@@ -109,7 +116,7 @@ pub fn accept(request: Request<Body>) -> Result<(Response<SessionBody>, Session)
 pub async fn connect(
     client: &SendRequest,
     uri: http::Uri,
-    headers: http::HeaderMap,
+    headers: HeaderMap,
 ) -> Result<Result<Session, Response<Body>>, Error> {
     let settings = client.shared().settings_arrived().await?;
     // Servers of draft 15 and later know the new name; those of several drafts know both.
@@ -137,8 +144,13 @@ pub async fn connect(
         control.end(Closed::default());
         return Err(Error::Malformed("the session ended with the response"));
     };
-    control.begin(response.into_body(), &tunnel);
-    Ok(Ok(Session { tunnel, control }))
+    let (parts, body) = response.into_parts();
+    control.begin(body, &tunnel);
+    Ok(Ok(Session {
+        tunnel,
+        control,
+        headers: Arc::new(parts.headers),
+    }))
 }
 
 impl State {
@@ -237,6 +249,14 @@ impl Control {
 }
 
 impl Session {
+    /// The header fields of the server's response, at a client; those of the client's request, at a
+    /// server. Applications that negotiate a protocol find its name in `wt-protocol`, and the names
+    /// to choose from in `wt-available-protocols` (§3.3).
+    #[must_use]
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
     /// Waits for the next bidirectional stream from the peer; `None` when the session has ended.
     /// Cancel-safe.
     pub async fn accept_bi(&self) -> Option<(SendStream, RecvStream)> {

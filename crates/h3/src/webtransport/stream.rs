@@ -3,12 +3,12 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use squall::{ReadError, StreamId, WriteError};
+use squall::{Priority, ReadError, StreamId, WriteError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::half::{Half, HalfId, Held};
@@ -190,6 +190,40 @@ impl SendStream {
         self.end(|send| send.reset_at(to_http(code), header))
     }
 
+    /// Changes the stream's priority among the streams of the connection, from the next packet on.
+    /// Requests have levels of -4 to 3, most of them 0 (RFC 9218 §4.1).
+    ///
+    /// # Errors
+    /// See [`StreamError`].
+    pub fn set_priority(&self, priority: Priority) -> Result<(), StreamError> {
+        let set = self.half.call(|send| send.set_priority(priority));
+        Ok(set.ok_or(StreamError::Ended)??)
+    }
+
+    /// A future that waits until the stream's outcome is known: `None` if the peer has acknowledged
+    /// all data and the end, `Some(code)` if the peer's application stopped the stream. It borrows
+    /// nothing, so it can wait alongside writes, and in another task. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Ended` if the session ended first, or the peer's code is not one of an application;
+    /// `Closed` if this end reset the stream; `ConnectionLost`.
+    pub fn stopped(&self) -> impl Future<Output = Result<Option<u32>, StreamError>> + Send + use<> {
+        let stopped = self.half.call(|send| send.stopped());
+        // Not a strong reference: dropping the stream must reset it.
+        let half = Arc::downgrade(&self.half);
+        async move {
+            match stopped.ok_or(StreamError::Ended)?.await {
+                Ok(code) => code
+                    .map(|code| from_http(code).ok_or(StreamError::Ended))
+                    .transpose(),
+                Err(WriteError::Closed) if half.upgrade().is_some_and(|half| half.is_gone()) => {
+                    Err(StreamError::Ended)
+                }
+                Err(error) => Err(error.into()),
+            }
+        }
+    }
+
     fn end<E: Into<StreamError>>(
         &mut self,
         end: impl FnOnce(&mut squall::SendStream) -> Result<(), E>,
@@ -307,6 +341,22 @@ impl RecvStream {
             self.let_go();
         }
         Poll::Ready(read)
+    }
+
+    /// Waits until the peer's application resets the stream, and returns its code. Returns `None`
+    /// once all data has arrived or the stream is stopped: a reset would then mean nothing. Data
+    /// that has arrived can still be read. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Ended` if the session ended first, or the peer's code is not one of an application;
+    /// `ConnectionLost`.
+    pub async fn received_reset(&mut self) -> Result<Option<u32>, StreamError> {
+        let wait = |cx: &mut Context<'_>| {
+            (self.half).poll(cx, |recv, cx| pin!(recv.received_reset()).poll(cx))
+        };
+        let code = poll_fn(wait).await.ok_or(StreamError::Ended)??;
+        code.map(|code| from_http(code).ok_or(StreamError::Ended))
+            .transpose()
     }
 
     /// Asks the peer to stop sending, with `code`.

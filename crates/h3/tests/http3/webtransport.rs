@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use squall_h3::client::{SendRequest, handshake_with};
 use squall_h3::webtransport::{self, RecvStream, SendStream, Session, SessionBody, StreamError};
 use squall_h3::{Body, Config, Protocol, server};
@@ -28,7 +28,11 @@ pub(crate) async fn start(
     let builder = builder(on_worker).config(config.clone());
     let service = Serve(move |request: Request<Body>| {
         let answer = match webtransport::accept(request) {
-            Ok((response, session)) => {
+            Ok((mut response, session)) => {
+                if let Some(names) = session.headers().get("wt-available-protocols") {
+                    let chosen = names.clone();
+                    response.headers_mut().insert("wt-protocol", chosen);
+                }
                 give.send(session).unwrap();
                 response
             }
@@ -123,6 +127,72 @@ async fn stream_codes_reach_the_other_application() {
             Err(error) => break assert_eq!(error, StreamError::Code(u32::MAX)),
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outcome_of_a_stream_can_be_awaited() {
+    let (_site, client, mut sessions) = start(false).await;
+    let near = session(&client).await;
+    let far = within(sessions.recv()).await.unwrap();
+    for (a, b) in [(&near, &far), (&far, &near)] {
+        let (mut send, recv) = within(a.open_bi()).await.unwrap();
+        let (their_send, mut their_recv) = within(b.accept_bi()).await.unwrap();
+        send.set_priority(squall::Priority::default()).unwrap();
+        let outcome = send.stopped();
+        send.write_all(b"x").await.unwrap();
+        send.finish().unwrap();
+        assert_eq!(within(their_recv.received_reset()).await, Ok(None));
+        assert_eq!(within(outcome).await, Ok(None), "delivered");
+        drop(recv);
+        assert_eq!(within(their_send.stopped()).await, Ok(Some(0)));
+
+        let mut send = within(a.open_uni()).await.unwrap();
+        let mut recv = within(b.accept_uni()).await.unwrap();
+        recv.stop(7).unwrap();
+        assert_eq!(within(send.stopped()).await, Ok(Some(7)));
+        assert_eq!(send.write_all(b"x").await, Err(StreamError::Code(7)));
+
+        send = within(a.open_uni()).await.unwrap();
+        recv = within(b.accept_uni()).await.unwrap();
+        let outcome = send.stopped();
+        send.reset(8).unwrap();
+        assert_eq!(within(recv.received_reset()).await, Ok(Some(8)));
+        assert_eq!(within(outcome).await, Err(StreamError::Closed));
+
+        // Waiting keeps no stream open.
+        send = within(a.open_uni()).await.unwrap();
+        recv = within(b.accept_uni()).await.unwrap();
+        let outcome = send.stopped();
+        drop(send);
+        assert_eq!(within(recv.received_reset()).await, Ok(Some(0)));
+        assert_eq!(within(outcome).await, Err(StreamError::Closed));
+    }
+    let send = within(near.open_uni()).await.unwrap();
+    let mut recv = within(far.accept_uni()).await.unwrap();
+    let (sent, reset) = (tokio::spawn(send.stopped()), async {
+        tokio::join!(recv.received_reset(), async {
+            near.close(0, "");
+            far.closed().await
+        })
+    });
+    assert_eq!(within(reset).await.0, Err(StreamError::Ended));
+    assert_eq!(within(sent).await.unwrap(), Err(StreamError::Ended));
+    let priority = send.set_priority(squall::Priority::default());
+    assert_eq!(priority, Err(StreamError::Ended));
+}
+
+// test: draft-ietf-webtrans-http3 §3.3
+#[tokio::test(flavor = "multi_thread")]
+async fn protocols_are_negotiated_by_header_fields() {
+    let (_site, client, mut sessions) = start(false).await;
+    let mut headers = HeaderMap::new();
+    let offer = HeaderValue::from_static("\"moq-lite-05\"");
+    headers.insert("wt-available-protocols", offer.clone());
+    let near = within(webtransport::connect(&client, uri(), headers)).await;
+    let near = near.unwrap().unwrap();
+    assert_eq!(near.headers().get("wt-protocol"), Some(&offer));
+    let far = within(sessions.recv()).await.unwrap();
+    assert_eq!(far.headers().get("wt-available-protocols"), Some(&offer));
 }
 
 /// A reset does not overtake the header that says whose stream it is.
