@@ -172,8 +172,9 @@ impl Proxy {
 
 /// Has the informational responses to a request passed on to its client (RFC 9110 §15.2).
 fn pass_on(informational: Informational, head: &mut Parts) {
-    // It is an extension of a whole request.
-    let mut request = Request::from_parts(head.clone(), ());
+    // hyper takes a whole request, of which only the extensions matter.
+    let mut request = Request::new(());
+    *request.extensions_mut() = std::mem::take(&mut head.extensions);
     hyper::ext::on_informational(&mut request, move |response| {
         // This server sends the client its own 100, when the application takes the body.
         if response.status() == StatusCode::CONTINUE {
