@@ -5,8 +5,8 @@
 //! rustls configurations, which [`ServerConfig::new`](crate::ServerConfig::new) and
 //! [`ClientConfig::new`](crate::ClientConfig::new) take. They can be changed before that, for
 //! example to allow early data. Only squall can use them for QUIC: rustls gets no packet keys from
-//! [`provider`](crate::provider), and quinn panics without. Other stacks need configurations with a
-//! provider of their own, such as `rustls::crypto::aws_lc_rs::default_provider()`.
+//! [`provider`](crate::provider), and quinn panics without them. Other stacks need a configuration
+//! with another provider, such as `rustls::crypto::aws_lc_rs::default_provider()`.
 //!
 //! ```no_run
 //! use squall::tls::{self, Identity};
