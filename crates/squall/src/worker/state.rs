@@ -329,7 +329,8 @@ impl State {
 
     fn on_send_end(&mut self, id: StreamId, end: SendEnd, wakers: &mut Vec<Waker>) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            stream.send_end = Some(end);
+            // The first counts: the bytes that a reset leaves reliable may still be delivered.
+            stream.send_end.get_or_insert(end);
             wakers.extend(stream.writer.take());
             if let Some(mut line) = stream.ended.take() {
                 line.move_into(wakers);
