@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use squall::{RecvStream, SendStream, StreamId};
 
 use crate::error::Code;
-use crate::lock::lock;
+use crate::lock::{lock, replace};
 
 /// One half of a stream.
 pub(crate) struct Half<S>(Mutex<State<S>>);
@@ -41,11 +41,13 @@ impl<S> Half<S> {
             return Poll::Ready(None);
         }
         let polled = poll(&mut state.stream, cx);
-        if polled.is_ready() {
-            state.waiting = None;
-        } else if !(state.waiting.as_ref()).is_some_and(|waker| waker.will_wake(cx.waker())) {
-            state.waiting = Some(cx.waker().clone());
-        }
+        let discarded = if polled.is_ready() {
+            state.waiting.take()
+        } else {
+            replace(&mut state.waiting, cx.waker())
+        };
+        drop(state);
+        drop(discarded);
         polled.map(Some)
     }
 
@@ -112,5 +114,47 @@ impl Held {
 impl<S> fmt::Debug for Half<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Half").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    /// A waker that uses the half that it waits for when it is dropped.
+    struct Busy(Arc<Half<()>>);
+
+    impl Wake for Busy {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            self.0.is_gone();
+        }
+    }
+
+    #[test]
+    fn a_waker_that_is_dropped_may_use_its_half() {
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let half = Arc::new(Half::new(()));
+            let poll_with = |waker: &Waker, result: Poll<()>| {
+                let mut cx = Context::from_waker(waker);
+                half.poll(&mut cx, |(), _| result)
+            };
+            for result in [Poll::Pending, Poll::Ready(())] {
+                let busy = Arc::new(Busy(Arc::clone(&half))).into();
+                assert!(poll_with(&busy, Poll::Pending).is_pending());
+                drop(busy);
+                // The half has the last reference.
+                assert_eq!(poll_with(Waker::noop(), result), result.map(Some));
+            }
+            done.send(()).expect("the test waits");
+        });
+        let limit = std::time::Duration::from_secs(30);
+        is_done.recv_timeout(limit).expect("no lock is taken twice");
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 
 use http::{Response, StatusCode};
 
-use crate::lock::lock;
+use crate::lock::{lock, replace};
 
 /// The most responses that may wait to be sent.
 const MAX_WAITING: usize = 16;
@@ -85,7 +85,9 @@ impl Informational {
             queue.waiting.pop_front()
         };
         if next.is_none() {
-            queue.waker = Some(cx.waker().clone());
+            let replaced = replace(&mut queue.waker, cx.waker());
+            drop(queue);
+            drop(replaced);
         }
         next
     }

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use crate::config::Config;
 use crate::error::{Code, Error};
 use crate::frame::{close_frame, kind, open_frame, stream_type};
-use crate::lock::lock;
+use crate::lock::{lock, replace};
 use crate::message::Malformed;
 use crate::priority::Wish;
 use crate::qlog::{Qlog, Side};
@@ -369,10 +369,8 @@ impl Shared {
 
     /// Stores the waker of the driver's task.
     pub(crate) fn set_driver(&self, waker: &Waker) {
-        let mut driver = lock(&self.driver);
-        if !driver.as_ref().is_some_and(|old| old.will_wake(waker)) {
-            *driver = Some(waker.clone());
-        }
+        let replaced = replace(&mut lock(&self.driver), waker);
+        drop(replaced);
     }
 
     pub(crate) fn wake_driver(&self) {
