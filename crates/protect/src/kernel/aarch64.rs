@@ -12,6 +12,7 @@ use std::arch::is_aarch64_feature_detected;
 
 use super::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use super::chacha::entry::define_chacha;
+use super::chacha::forms::Forms;
 use super::chacha::parallel::NoParallel;
 use super::chacha::{self, HeaderKey, Key, LeastAlone, NEVER};
 use crate::kernel::Job;
@@ -154,5 +155,7 @@ impl Rows for Neon {
         }
     }
 }
+
+impl Forms for Neon {}
 
 define_chacha!(Neon, GROUPS, 2, "neon");

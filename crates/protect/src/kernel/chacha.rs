@@ -19,16 +19,22 @@
 pub(super) mod alone;
 pub(super) mod block;
 pub(super) mod entry;
+pub(super) mod forms;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod halves;
 pub(super) mod meanwhile;
 pub(super) mod pair;
 pub(super) mod parallel;
 pub(super) mod poly1305;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod twins;
 
 use std::ops::Range;
 
 use zeroize::Zeroize;
 
 use self::block::{BLOCK_LEN, Block, Lane, Row, Rows, first_row, first_rows};
+use self::forms::Forms;
 use self::meanwhile::Nothing;
 use self::pair::Pair;
 use self::parallel::{Message, Messages, PARALLEL, Parallel};
@@ -157,22 +163,53 @@ pub(super) const NEVER: usize = 1 << 30;
 /// This many short packets do not fill the registers.
 const FEW: usize = 4;
 
-/// Divides the jobs into the first ones, each of which is processed by itself, and those that share
-/// registers.
-#[inline(always)]
-pub(super) fn divide<'j, 'a, W: Rows>(
-    jobs: &'j mut [Job<'a>],
-) -> (&'j mut [Job<'a>], &'j mut [Job<'a>]) {
-    let least = if jobs.len() <= FEW {
-        W::LEAST_ALONE.of_few
-    } else {
-        W::LEAST_ALONE.of_many
-    };
-    let is_long = |job: &&Job<'_>| job.public_lens().1.cast_signed() >= least.cast_signed();
-    let long = jobs.iter().take_while(is_long).count();
-    // A single one that is left has none to share with.
-    let left = jobs.len() - long;
-    jobs.split_at_mut(if left == 1 { jobs.len() } else { long })
+/// How the jobs of a call are processed; the parts follow one another.
+pub(super) struct Division {
+    /// Two by two.
+    pub(super) twins: Range<usize>,
+    /// Each by itself.
+    pub(super) alone: Range<usize>,
+    /// Sharing registers.
+    pub(super) together: Range<usize>,
+}
+
+impl Division {
+    #[inline(always)]
+    pub(super) fn of<W: Forms>(jobs: &[Job<'_>]) -> Self {
+        let twins = W::twins(jobs);
+        let least = if jobs.len() <= FEW {
+            W::LEAST_ALONE.of_few
+        } else {
+            W::LEAST_ALONE.of_many
+        };
+        let is_long = |job: &&Job<'_>| job.public_lens().1.cast_signed() >= least.cast_signed();
+        let rest = &jobs[twins..];
+        let mut alone = rest.iter().take_while(is_long).count();
+        // A single one that is left has none to share with.
+        if rest.len() - alone == 1 {
+            alone = rest.len();
+        }
+        Self {
+            twins: 0..twins,
+            alone: twins..twins + alone,
+            together: twins + alone..jobs.len(),
+        }
+    }
+
+    /// All but those that are processed by themselves, which get their masks on the way. No CPU
+    /// has twins and other packets on both sides of those.
+    #[inline(always)]
+    pub(super) fn not_alone(&self) -> Range<usize> {
+        if self.alone.is_empty() {
+            return self.twins.start..self.together.end;
+        }
+        debug_assert!(self.twins.is_empty() || self.together.is_empty());
+        if self.twins.is_empty() {
+            self.together.clone()
+        } else {
+            self.twins.clone()
+        }
+    }
 }
 
 /// What is known about a job while its lanes are made.
@@ -721,11 +758,11 @@ pub(super) fn masks<W: Rows, const G: usize, const MIDDLE: usize, const LANES: u
         }
         let mut rows = [[0; 4]; LANES];
         if samples.len() <= W::WIDTH {
-            first_rows::<W, 1>(w, &key.0, &lanes, &mut rows);
+            first_rows::<W, 1>(w, &key.0, &lanes, &mut rows, &mut Nothing);
         } else if samples.len() <= MIDDLE * W::WIDTH {
-            first_rows::<W, MIDDLE>(w, &key.0, &lanes, &mut rows);
+            first_rows::<W, MIDDLE>(w, &key.0, &lanes, &mut rows, &mut Nothing);
         } else {
-            first_rows::<W, G>(w, &key.0, &lanes, &mut rows);
+            first_rows::<W, G>(w, &key.0, &lanes, &mut rows, &mut Nothing);
         }
         for (sample, row) in samples.iter_mut().zip(rows) {
             *sample = bytes(row);

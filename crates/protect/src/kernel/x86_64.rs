@@ -6,12 +6,14 @@
 //!   vaes512     AES-GCM in 512-bit registers
 //!   pinned      the inner step of AES-GCM in a fixed order
 //!   avx2        ChaCha20 in 256-bit registers
+//!   chacha20x8  eight of its blocks in step
 //!   avx512      ChaCha20 in 512-bit registers
 //!   poly1305x8  Poly1305 of eight packets in parallel
 //! ```
 
 pub(super) mod avx2;
 pub(super) mod avx512;
+mod chacha20x8;
 mod pinned;
 mod poly1305x8;
 pub(super) mod tokens;

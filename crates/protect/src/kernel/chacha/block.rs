@@ -8,7 +8,7 @@
 //! ```
 
 use super::LeastAlone;
-use super::meanwhile::{Meanwhile, Nothing};
+use super::meanwhile::Meanwhile;
 use super::parallel::Parallel;
 use super::poly1305::{self, POLY_BLOCK_LEN};
 
@@ -177,15 +177,16 @@ pub(in crate::kernel) fn states<W: Rows, const G: usize>(
     [a, b, c, d]
 }
 
-/// The first rows of the blocks of `G` groups.
+/// The first rows of the blocks of `G` groups, with some other work between the rounds.
 #[inline(always)]
 pub(super) fn first_rows<W: Rows, const G: usize>(
     w: W,
     key: &[u32; 8],
     lanes: &[Lane],
     rows: &mut [Row],
+    meanwhile: &mut impl Meanwhile,
 ) {
-    let [a, ..] = states::<W, G>(w, key, lanes, &mut Nothing);
+    let [a, ..] = states::<W, G>(w, key, lanes, meanwhile);
     for (a, rows) in a.into_iter().zip(rows.chunks_exact_mut(W::WIDTH)) {
         w.store_row(a, rows);
     }

@@ -43,16 +43,20 @@ macro_rules! define_chacha {
                 jobs: &'j mut [Job<'a>],
                 header: Option<&HeaderKey>,
             ) -> &'j mut [Job<'a>] {
-                let (alone, together) = chacha::divide::<$token>(jobs);
-                for job in alone {
+                let parts = chacha::Division::of::<$token>(jobs);
+                if !parts.twins.is_empty() {
+                    // SAFETY: the token proves the entry point's features.
+                    unsafe { seal_twins(self.token, &self.key, &mut jobs[parts.twins.clone()]) }
+                }
+                for job in &mut jobs[parts.alone.clone()] {
                     // SAFETY: the token proves the entry point's features.
                     unsafe { seal_alone(self.token, &self.key, header, job) }
                 }
-                if !together.is_empty() {
+                if !parts.together.is_empty() {
                     // SAFETY: the token proves the entry point's features.
-                    unsafe { seal(self.token, &self.key, together) }
+                    unsafe { seal(self.token, &self.key, &mut jobs[parts.together.clone()]) }
                 }
-                together
+                &mut jobs[parts.not_alone()]
             }
 
             /// The masks are made first.
@@ -70,15 +74,22 @@ macro_rules! define_chacha {
             }
 
             pub(crate) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
+                let parts = chacha::Division::of::<$token>(jobs);
                 let mut authentic = 0;
-                let (alone, together) = chacha::divide::<$token>(jobs);
-                for (i, job) in alone.iter_mut().enumerate() {
+                if !parts.twins.is_empty() {
+                    let twins = &mut jobs[parts.twins.clone()];
                     // SAFETY: the token proves the entry point's features.
-                    authentic |= unsafe { open_alone(self.token, &self.key, job) } << i;
+                    authentic |= unsafe { open_twins(self.token, &self.key, twins) };
                 }
-                if !together.is_empty() {
+                for i in parts.alone {
                     // SAFETY: the token proves the entry point's features.
-                    authentic |= unsafe { open(self.token, &self.key, together) } << alone.len();
+                    authentic |= unsafe { open_alone(self.token, &self.key, &mut jobs[i]) } << i;
+                }
+                if !parts.together.is_empty() {
+                    let first = parts.together.start;
+                    let together = &mut jobs[parts.together];
+                    // SAFETY: the token proves the entry point's features.
+                    authentic |= unsafe { open(self.token, &self.key, together) } << first;
                 }
                 jobs.iter_mut().for_each(Job::fill_short_target);
                 authentic
@@ -130,18 +141,27 @@ macro_rules! define_chacha {
         }
 
         #[target_feature(enable = $features)]
+        fn seal_twins(token: $token, key: &Key, jobs: &mut [Job<'_>]) {
+            token.seal_twins(key, jobs);
+        }
+
+        #[target_feature(enable = $features)]
+        fn open_twins(token: $token, key: &Key, jobs: &mut [Job<'_>]) -> u32 {
+            token.open_twins(key, jobs)
+        }
+
+        #[target_feature(enable = $features)]
         fn seal_alone(token: $token, key: &Key, header: Option<&HeaderKey>, job: &mut Job<'_>) {
-            chacha::alone::seal::<$token, { $middle }, { $groups }, { $groups * <$token as Rows>::WIDTH }>(
-                token, key, header, job,
+            token.seal_alone::<{ $middle }, { $groups }, { $groups * <$token as Rows>::WIDTH }>(
+                key, header, job,
             );
         }
 
         #[target_feature(enable = $features)]
         fn open_alone(token: $token, key: &Key, job: &mut Job<'_>) -> u32 {
-            chacha::alone::open::<$token, { $middle }, { $groups }, { $groups * <$token as Rows>::WIDTH }>(
-                token, key, job,
-            )
-            .into()
+            token
+                .open_alone::<{ $middle }, { $groups }, { $groups * <$token as Rows>::WIDTH }>(key, job)
+                .into()
         }
 
         #[target_feature(enable = $features)]

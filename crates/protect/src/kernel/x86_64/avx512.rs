@@ -8,6 +8,7 @@ use super::tokens::Avx512;
 use crate::kernel::Job;
 use crate::kernel::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use crate::kernel::chacha::entry::define_chacha;
+use crate::kernel::chacha::forms::Forms;
 use crate::kernel::chacha::poly1305::POLY_BLOCK_LEN;
 use crate::kernel::chacha::{self, HeaderKey, Key, LeastAlone};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
@@ -169,6 +170,8 @@ impl Rows for Avx512 {
         }
     }
 }
+
+impl Forms for Avx512 {}
 
 define_chacha!(
     Avx512,

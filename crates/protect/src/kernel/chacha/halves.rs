@@ -1,0 +1,199 @@
+//! One packet by itself, on a CPU that processes [`twins`](super::twins): the two halves of a pass
+//! are eight blocks of the same packet.
+//!
+//! ```text
+//!   seal   pass ─▶ pass ║ Poly1305 of the blocks before ─▶ … ─▶ mask ║ the rest of it ─▶ tag
+//!   open   pass ─▶ pass ║ Poly1305 of what the pass before decrypts ─▶ … ─▶ the rest of it
+//! ```
+//! A packet of few blocks takes one narrow pass.
+
+use std::slice;
+
+use super::block::{BLOCK_LEN, Block, Lane, first_row, first_rows};
+use super::meanwhile::Nothing;
+use super::pair::Pair;
+use super::poly1305::{POLY_BLOCK_LEN, Poly};
+use super::twins::{Hashes, Inputs, TWIN_BLOCKS, TWIN_LEN, Twins, apply_stream};
+use super::{HeaderKey, Key, apply, block_at, keyed, sample_row};
+use crate::kernel::Job;
+use crate::kernel::job::{Headers, Toggle};
+use crate::kernel::registers::wipe;
+use crate::span::{MAX_NUMBER_LEN, TAG_LEN};
+
+/// Blocks of a pass.
+const LANES: usize = 2 * TWIN_BLOCKS;
+
+/// Bytes of a pass.
+const PASS_LEN: usize = LANES * BLOCK_LEN;
+
+/// A packet in progress.
+struct Halves<'k, 'j, 'a, W> {
+    w: W,
+    key: &'k Key,
+    job: &'j mut Job<'a>,
+    /// Of the first pass, and when opening of the last one.
+    blocks: [Block; LANES],
+    poly: Poly,
+    /// Payload bytes that Poly1305 has taken, in whole blocks.
+    hashed: usize,
+}
+
+impl<W> Drop for Halves<'_, '_, '_, W> {
+    fn drop(&mut self) {
+        // The Poly1305 key was in the key stream.
+        wipe(&mut self.blocks, Block::ZERO);
+        wipe(slice::from_mut(&mut self.poly), Poly::EMPTY);
+    }
+}
+
+impl<'k, 'j, 'a, W: Twins> Halves<'k, 'j, 'a, W> {
+    /// Makes the first blocks, for up to `payload_len` bytes of payload, and starts Poly1305.
+    #[inline(always)]
+    fn new(w: W, key: &'k Key, job: &'j mut Job<'a>, payload_len: usize) -> Self {
+        let nonce = key.nonce(job.path_and_number());
+        let mut lanes = [Lane { nonce, counter: 0 }; LANES];
+        for (lane, counter) in lanes.iter_mut().zip(0..) {
+            lane.counter = counter;
+        }
+        let mut blocks = [Block::ZERO; LANES];
+        match 1 + payload_len.div_ceil(BLOCK_LEN) {
+            0..=2 => w.pass::<1>(&key.key, &lanes, &mut blocks, &mut Nothing),
+            3..=4 => w.pass::<2>(&key.key, &lanes, &mut blocks, &mut Nothing),
+            _ => w.pass::<4>(&key.key, &lanes, &mut blocks, &mut Nothing),
+        }
+        let poly = keyed(w, &blocks[0], job);
+        Self {
+            w,
+            key,
+            job,
+            blocks,
+            poly,
+            hashed: 0,
+        }
+    }
+
+    /// The blocks from a payload offset on, alongside Poly1305 of the payload up to another.
+    #[inline(always)]
+    fn pass(&mut self, at: usize, until: usize) -> [W::Stream; 2] {
+        let inputs = Inputs::halves(self.key.nonce(self.job.path_and_number()));
+        let (_, payload) = self.job.header_and_payload();
+        let waiting = payload[self.hashed..until].as_chunks().0;
+        let mut hashes = Hashes {
+            r: [&self.poly.r, &self.poly.r],
+            h: [self.poly.h, Poly::EMPTY.h],
+            data: [waiting, &[]],
+        };
+        let counter = (at / BLOCK_LEN) as u32 + 1;
+        let streams = (self.w).twin_pass(&self.key.key, &inputs, counter, &mut hashes);
+        self.hashed += waiting.len() * POLY_BLOCK_LEN;
+        let [h, _] = hashes.finish(self.w);
+        self.poly.h = h;
+        streams
+    }
+
+    /// The blocks of the payload that are not hashed yet.
+    #[inline(always)]
+    fn waiting(&self) -> &[[u8; POLY_BLOCK_LEN]] {
+        let (_, payload) = self.job.header_and_payload();
+        payload[self.hashed..].as_chunks().0
+    }
+
+    /// Hashes the rest of the payload, and the lengths (RFC 8439 §2.8).
+    #[inline(always)]
+    fn tag(&mut self) -> [u8; TAG_LEN] {
+        let rest = self.waiting();
+        let mut h = self.poly.h;
+        self.w.absorb_all(&mut h, &self.poly.r, rest);
+        self.hashed += rest.len() * POLY_BLOCK_LEN;
+        self.poly.h = h;
+        let len = self.job.payload_len();
+        let (packet, header_len) = self.job.packet_and_header_len();
+        let last = block_at(packet, header_len + self.hashed);
+        self.poly.end(last, len - self.hashed, header_len, len)
+    }
+
+    /// Adds the last blocks to the payload: those from one offset to another.
+    #[inline(always)]
+    fn apply(&mut self, from: usize, until: usize) {
+        let from = from.min(self.job.payload_len());
+        let first = LANES - (until - from) / BLOCK_LEN;
+        apply(self.w, self.job, from, &self.blocks[first..]);
+    }
+}
+
+/// Encrypts the payload, writes the tag, and applies header protection if there is a key for it.
+#[inline(always)]
+pub(in crate::kernel) fn seal<W: Twins>(
+    w: W,
+    key: &Key,
+    header: Option<&HeaderKey>,
+    job: &mut Job<'_>,
+) {
+    let len = job.payload_len();
+    let mut this = Halves::new(w, key, job, len);
+    this.apply(0, PASS_LEN - BLOCK_LEN);
+    let mut ready = len.min(PASS_LEN - BLOCK_LEN);
+    while ready < len {
+        let [a, b] = this.pass(ready, ready);
+        apply_stream(w, this.job, ready, a);
+        apply_stream(w, this.job, ready + TWIN_LEN, b);
+        ready = (ready + PASS_LEN).min(len);
+    }
+    let waiting = this.waiting();
+    let (_, payload) = this.job.header_and_payload();
+    let sample = (this.job.sample_in_payload()).and_then(|at| payload[at..].first_chunk());
+    let mut mask = None;
+    let mut hash = Pair::new(w, (&this.poly, waiting), (&Poly::EMPTY, &[]));
+    if let (Some(header), Some(sample)) = (header, sample) {
+        let mut lanes = [Lane::EMPTY; LANES];
+        lanes[0].nonce = sample_row(sample);
+        let mut rows = [[0; 4]; LANES];
+        first_rows::<W, 1>(w, &header.0, &lanes, &mut rows, &mut hash);
+        mask = Some(rows[0]);
+    }
+    hash.finish();
+    let (h, taken) = (hash.a.h, waiting.len() * POLY_BLOCK_LEN);
+    this.poly.h = h;
+    this.hashed += taken;
+    let tag = this.tag();
+    let (_, _, place) = this.job.parts();
+    *place = tag;
+    if let Some(header) = header {
+        let mut jobs = slice::from_mut(&mut *this.job);
+        // The sample of a very short packet reaches into the tag.
+        let mask = mask.unwrap_or_else(|| first_row(&header.0, &sample_row(jobs.sample(0))));
+        let mask = u64::from(mask[1]) << 32 | u64::from(mask[0]);
+        jobs.toggle(0, mask, Toggle::Protect);
+    }
+}
+
+/// Decrypts the payload, and returns whether the tag is right.
+#[inline(always)]
+pub(in crate::kernel) fn open<W: Twins>(w: W, key: &Key, job: &mut Job<'_>) -> bool {
+    let len = job.payload_len();
+    // The payload's length if the packet number had one byte, which is public. Header protection
+    // hides the number's real length, so that must not decide on passes (RFC 9001 §9.5).
+    let longest = job.public_lens().1.wrapping_add(MAX_NUMBER_LEN - 1);
+    let longest = longest.clamp(len, len + MAX_NUMBER_LEN);
+    let mut this = Halves::new(w, key, job, longest);
+    // Bytes that are decrypted in place are hashed first: each pass hashes what the one before made
+    // key stream for.
+    let (mut opened, mut made) = (0, PASS_LEN - BLOCK_LEN);
+    let mut tag = None;
+    while made < longest {
+        let streams = this.pass(made, made.min(len));
+        if made >= len {
+            tag = Some(this.tag());
+        }
+        this.apply(opened, made);
+        for (stream, blocks) in streams.into_iter().zip(this.blocks.as_chunks_mut().0) {
+            w.store_stream(stream, blocks);
+        }
+        (opened, made) = (made, made + PASS_LEN);
+    }
+    let tag = tag.unwrap_or_else(|| this.tag());
+    this.apply(opened, made);
+    let (_, _, place) = this.job.parts();
+    // Constant time: all bytes are compared at once.
+    u128::from_le_bytes(tag) == u128::from_le_bytes(*place)
+}
