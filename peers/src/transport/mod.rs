@@ -156,6 +156,10 @@ fn measure_all(
     contenders: &[Contender],
     args: &Transport,
 ) -> Result<(Report, Vec<String>)> {
+    // A missing tool or permission shows now, not after a quarter of an hour.
+    for case in cases {
+        Network::of(case)?;
+    }
     let bar = ProgressBar::with_draw_target(
         Some(u64::from(args.rounds) * (cases.len() * contenders.len()) as u64),
         ProgressDrawTarget::stderr(),

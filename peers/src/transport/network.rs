@@ -2,6 +2,7 @@
 //! and `tc`, and removed afterwards.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,7 +35,7 @@ impl Network {
     /// The network that a case needs.
     ///
     /// # Errors
-    /// Only the superuser can create namespaces.
+    /// Only the superuser can create namespaces, and `ip`, `tc` and `ethtool` must be installed.
     pub(super) fn of(case: &Case) -> Result<Self> {
         match case.workload {
             Workload::W1r => Self::limited(case.gbit_limit),
@@ -82,6 +83,8 @@ impl Network {
     /// client's end merges packets on arrival, as the drivers of most NICs do and veth by default
     /// does not.
     fn without_segmentation(gro: bool) -> Result<Self> {
+        // `ip netns exec` would report its absence without saying what to do.
+        run("ethtool", &["--version"])?;
         let network = Self::apart()?;
         let [server, client] = network.namespaces.as_slice() else {
             return Err(Failure::new("two namespaces"));
@@ -170,7 +173,12 @@ fn run(program: &str, arguments: &[impl AsRef<OsStr>]) -> Result<()> {
         .args(arguments)
         .stdin(Stdio::null())
         .output()
-        .map_err(context(program))?;
+        .map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Failure::new(format!(
+                "{program} is not installed (peers/setup installs it on Debian)"
+            )),
+            _ => context(program)(error),
+        })?;
     if output.status.success() {
         return Ok(());
     }
