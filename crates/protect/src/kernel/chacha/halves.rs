@@ -176,9 +176,9 @@ pub(in crate::kernel) fn seal<W: Twins>(
 }
 
 /// How many of a packet's blocks to make before Poly1305 can begin: as few as possible, a full
-/// pass, or all of them, whichever takes the least time on a Zen 3. In cycles, a pass of two blocks and
-/// what goes with it takes 400 there and one of eight 490; a block of Poly1305 takes 15, or nothing
-/// for 30 of them beside a pass.
+/// pass, or all of them, whichever takes the least time on a Zen 3. In cycles, a pass of two
+/// blocks and what goes with it takes 400 there and one of eight 490. A block of Poly1305 takes
+/// 15, or nothing for 30 of them beside a pass.
 #[inline(always)]
 fn blocks_before_hashing(blocks: usize) -> usize {
     if blocks <= LANES {
