@@ -15,10 +15,10 @@ pub(in crate::kernel) const POLY_BLOCK_LEN: usize = 16;
 
 /// A message in progress.
 #[derive(Copy, Clone)]
-pub(super) struct Poly {
+pub(in crate::kernel) struct Poly {
     /// The key in two limbs, and what the second one becomes above 2^130.
-    pub(super) r: [u64; 3],
-    pub(super) h: [u64; 3],
+    pub(in crate::kernel) r: [u64; 3],
+    pub(in crate::kernel) h: [u64; 3],
     /// What is added at the end.
     pad: u128,
 }
@@ -71,7 +71,7 @@ impl Poly {
 
     /// RFC 8439 §2.6: the key is the first half of a key-stream block.
     #[inline(always)]
-    pub(super) fn new(r: u128, pad: u128) -> Self {
+    pub(in crate::kernel) fn new(r: u128, pad: u128) -> Self {
         // RFC 8439 §2.5: the clamp.
         let r = r & 0x0fff_fffc_0fff_fffc_0fff_fffc_0fff_ffff;
         let (r0, r1) = (r as u64, (r >> 64) as u64);
@@ -85,7 +85,7 @@ impl Poly {
 
     /// Adds a block and multiplies by r.
     #[inline(always)]
-    pub(super) fn block(&mut self, block: u128) {
+    pub(in crate::kernel) fn block(&mut self, block: u128) {
         absorb(&mut self.h, &self.r, block);
     }
 

@@ -59,7 +59,7 @@ pub(in crate::kernel) struct Hashes<'a> {
 impl Hashes<'_> {
     /// Hashes what a pass left over.
     #[inline(always)]
-    pub(super) fn finish<W: Rows>(self, w: W) -> [[u64; 3]; 2] {
+    pub(in crate::kernel) fn finish<W: Rows>(self, w: W) -> [[u64; 3]; 2] {
         let [mut a, mut b] = self.h;
         let [blocks_a, blocks_b] = self.data;
         for (block_a, block_b) in blocks_a.iter().zip(blocks_b) {

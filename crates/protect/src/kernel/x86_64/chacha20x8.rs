@@ -7,6 +7,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::mem::offset_of;
 
 use crate::kernel::chacha::block::{Block, CONSTANTS, Lane, Row};
 use crate::kernel::chacha::meanwhile::Meanwhile;
@@ -28,6 +29,16 @@ struct Frame {
     count: usize,
 }
 
+// Where the assembly looks for them.
+const _: () = assert!(
+    offset_of!(Frame, rotate_8) == 32
+        && offset_of!(Frame, c0) == 64
+        && offset_of!(Frame, c3) == 96
+        && offset_of!(Frame, r) == 128
+        && offset_of!(Frame, data) == 176
+        && offset_of!(Frame, count) == 192
+);
+
 impl Frame {
     #[inline(always)]
     fn new(key: &[u32; 8]) -> Self {
@@ -48,196 +59,45 @@ const ROTATE_8: Row = [0x0201_0003, 0x0605_0407, 0x0a09_080b, 0x0e0d_0c0f];
 
 /// Two quarter rounds; registers are words of the state. What is added to the fourth word of each
 /// comes first from where the third word is.
+#[rustfmt::skip]
 macro_rules! two_quarter_rounds {
     (
         $a:literal $b:literal $c:literal ($from_c:literal) $d:literal,
         $e:literal $f:literal $g:literal ($from_g:literal) $h:literal
     ) => {
         concat!(
-            "vpaddd ymm",
-            $a,
-            ", ymm",
-            $a,
-            ", ymm",
-            $b,
-            "\n",
-            "vpaddd ymm",
-            $e,
-            ", ymm",
-            $e,
-            ", ymm",
-            $f,
-            "\n",
-            "vpxor ymm",
-            $d,
-            ", ymm",
-            $d,
-            ", ymm",
-            $a,
-            "\n",
-            "vpxor ymm",
-            $h,
-            ", ymm",
-            $h,
-            ", ymm",
-            $e,
-            "\n",
-            "vpshufb ymm",
-            $d,
-            ", ymm",
-            $d,
-            ", [{frame}]\n",
-            "vpshufb ymm",
-            $h,
-            ", ymm",
-            $h,
-            ", [{frame}]\n",
-            "vpaddd ymm",
-            $c,
-            ", ymm",
-            $d,
-            ", ",
-            $from_c,
-            "\n",
-            "vpaddd ymm",
-            $g,
-            ", ymm",
-            $h,
-            ", ",
-            $from_g,
-            "\n",
-            "vpxor ymm",
-            $b,
-            ", ymm",
-            $b,
-            ", ymm",
-            $c,
-            "\n",
-            "vpxor ymm",
-            $f,
-            ", ymm",
-            $f,
-            ", ymm",
-            $g,
-            "\n",
-            "vpslld ymm11, ymm",
-            $b,
-            ", 12\n",
-            "vpsrld ymm",
-            $b,
-            ", ymm",
-            $b,
-            ", 20\n",
-            "vpor ymm",
-            $b,
-            ", ymm",
-            $b,
-            ", ymm11\n",
-            "vpslld ymm11, ymm",
-            $f,
-            ", 12\n",
-            "vpsrld ymm",
-            $f,
-            ", ymm",
-            $f,
-            ", 20\n",
-            "vpor ymm",
-            $f,
-            ", ymm",
-            $f,
-            ", ymm11\n",
-            "vpaddd ymm",
-            $a,
-            ", ymm",
-            $a,
-            ", ymm",
-            $b,
-            "\n",
-            "vpaddd ymm",
-            $e,
-            ", ymm",
-            $e,
-            ", ymm",
-            $f,
-            "\n",
-            "vpxor ymm",
-            $d,
-            ", ymm",
-            $d,
-            ", ymm",
-            $a,
-            "\n",
-            "vpxor ymm",
-            $h,
-            ", ymm",
-            $h,
-            ", ymm",
-            $e,
-            "\n",
-            "vpshufb ymm",
-            $d,
-            ", ymm",
-            $d,
-            ", [{frame} + 32]\n",
-            "vpshufb ymm",
-            $h,
-            ", ymm",
-            $h,
-            ", [{frame} + 32]\n",
-            "vpaddd ymm",
-            $c,
-            ", ymm",
-            $c,
-            ", ymm",
-            $d,
-            "\n",
-            "vpaddd ymm",
-            $g,
-            ", ymm",
-            $g,
-            ", ymm",
-            $h,
-            "\n",
-            "vpxor ymm",
-            $b,
-            ", ymm",
-            $b,
-            ", ymm",
-            $c,
-            "\n",
-            "vpxor ymm",
-            $f,
-            ", ymm",
-            $f,
-            ", ymm",
-            $g,
-            "\n",
-            "vpslld ymm11, ymm",
-            $b,
-            ", 7\n",
-            "vpsrld ymm",
-            $b,
-            ", ymm",
-            $b,
-            ", 25\n",
-            "vpor ymm",
-            $b,
-            ", ymm",
-            $b,
-            ", ymm11\n",
-            "vpslld ymm11, ymm",
-            $f,
-            ", 7\n",
-            "vpsrld ymm",
-            $f,
-            ", ymm",
-            $f,
-            ", 25\n",
-            "vpor ymm",
-            $f,
-            ", ymm",
-            $f,
-            ", ymm11\n",
+            "vpaddd ymm", $a, ", ymm", $a, ", ymm", $b, "\n",
+            "vpaddd ymm", $e, ", ymm", $e, ", ymm", $f, "\n",
+            "vpxor ymm", $d, ", ymm", $d, ", ymm", $a, "\n",
+            "vpxor ymm", $h, ", ymm", $h, ", ymm", $e, "\n",
+            "vpshufb ymm", $d, ", ymm", $d, ", [{frame}]\n",
+            "vpshufb ymm", $h, ", ymm", $h, ", [{frame}]\n",
+            "vpaddd ymm", $c, ", ymm", $d, ", ", $from_c, "\n",
+            "vpaddd ymm", $g, ", ymm", $h, ", ", $from_g, "\n",
+            "vpxor ymm", $b, ", ymm", $b, ", ymm", $c, "\n",
+            "vpxor ymm", $f, ", ymm", $f, ", ymm", $g, "\n",
+            "vpslld ymm11, ymm", $b, ", 12\n",
+            "vpsrld ymm", $b, ", ymm", $b, ", 20\n",
+            "vpor ymm", $b, ", ymm", $b, ", ymm11\n",
+            "vpslld ymm11, ymm", $f, ", 12\n",
+            "vpsrld ymm", $f, ", ymm", $f, ", 20\n",
+            "vpor ymm", $f, ", ymm", $f, ", ymm11\n",
+            "vpaddd ymm", $a, ", ymm", $a, ", ymm", $b, "\n",
+            "vpaddd ymm", $e, ", ymm", $e, ", ymm", $f, "\n",
+            "vpxor ymm", $d, ", ymm", $d, ", ymm", $a, "\n",
+            "vpxor ymm", $h, ", ymm", $h, ", ymm", $e, "\n",
+            "vpshufb ymm", $d, ", ymm", $d, ", [{frame} + 32]\n",
+            "vpshufb ymm", $h, ", ymm", $h, ", [{frame} + 32]\n",
+            "vpaddd ymm", $c, ", ymm", $c, ", ymm", $d, "\n",
+            "vpaddd ymm", $g, ", ymm", $g, ", ymm", $h, "\n",
+            "vpxor ymm", $b, ", ymm", $b, ", ymm", $c, "\n",
+            "vpxor ymm", $f, ", ymm", $f, ", ymm", $g, "\n",
+            "vpslld ymm11, ymm", $b, ", 7\n",
+            "vpsrld ymm", $b, ", ymm", $b, ", 25\n",
+            "vpor ymm", $b, ", ymm", $b, ", ymm11\n",
+            "vpslld ymm11, ymm", $f, ", 7\n",
+            "vpsrld ymm", $f, ", ymm", $f, ", 25\n",
+            "vpor ymm", $f, ", ymm", $f, ", ymm11\n",
         )
     };
 }
@@ -326,102 +186,41 @@ fn transposed(x: [__m256i; 4]) -> [__m256i; 4] {
 
 /// One step of Poly1305 of a message, in general registers. The middle limb of the next h is in
 /// `$next`, and `$h1` becomes free.
+#[rustfmt::skip]
 macro_rules! absorb {
     ($h0:literal $h1:literal $h2:literal $next:literal, $r0:literal $r1:literal $s:literal, $data:literal + $at:literal) => {
         concat!(
-            "mov {t}, [{frame} + ",
-            $data,
-            "]\n",
-            "add {",
-            $h0,
-            "}, [{t} + ",
-            $at,
-            "]\n",
-            "adc {",
-            $h1,
-            "}, [{t} + ",
-            $at,
-            " + 8]\n",
-            "adc {",
-            $h2,
-            "}, 1\n",
-            "mov rdx, {",
-            $h0,
-            "}\n",
-            "mulx {carry}, {",
-            $h0,
-            "}, [{frame} + ",
-            $r0,
-            "]\n",
-            "mulx {d2}, {",
-            $next,
-            "}, [{frame} + ",
-            $r1,
-            "]\n",
-            "mov rdx, {",
-            $h1,
-            "}\n",
-            "mulx {",
-            $h1,
-            "}, {t}, [{frame} + ",
-            $s,
-            "]\n",
-            "add {",
-            $h0,
-            "}, {t}\n",
-            "adc {carry}, {",
-            $h1,
-            "}\n",
-            "mulx {",
-            $h1,
-            "}, {t}, [{frame} + ",
-            $r0,
-            "]\n",
-            "add {",
-            $next,
-            "}, {t}\n",
-            "adc {d2}, {",
-            $h1,
-            "}\n",
-            "mov {t}, {",
-            $h2,
-            "}\n",
-            "imul {t}, [{frame} + ",
-            $s,
-            "]\n",
-            "imul {",
-            $h2,
-            "}, [{frame} + ",
-            $r0,
-            "]\n",
+            "mov {t}, [{frame} + ", $data, "]\n",
+            "add {", $h0, "}, [{t} + ", $at, "]\n",
+            "adc {", $h1, "}, [{t} + ", $at, " + 8]\n",
+            "adc {", $h2, "}, 1\n",
+            "mov rdx, {", $h0, "}\n",
+            "mulx {carry}, {", $h0, "}, [{frame} + ", $r0, "]\n",
+            "mulx {d2}, {", $next, "}, [{frame} + ", $r1, "]\n",
+            "mov rdx, {", $h1, "}\n",
+            "mulx {", $h1, "}, {t}, [{frame} + ", $s, "]\n",
+            "add {", $h0, "}, {t}\n",
+            "adc {carry}, {", $h1, "}\n",
+            "mulx {", $h1, "}, {t}, [{frame} + ", $r0, "]\n",
+            "add {", $next, "}, {t}\n",
+            "adc {d2}, {", $h1, "}\n",
+            "mov {t}, {", $h2, "}\n",
+            "imul {t}, [{frame} + ", $s, "]\n",
+            "imul {", $h2, "}, [{frame} + ", $r0, "]\n",
             // Below 2^64: the limbs of the key are below 1.25 * 2^60, h2 is below 8.
             "add {carry}, {t}\n",
-            "add {",
-            $next,
-            "}, {carry}\n",
-            "adc {d2}, {",
-            $h2,
-            "}\n",
+            "add {", $next, "}, {carry}\n",
+            "adc {d2}, {", $h2, "}\n",
             // The bits above 2^130 come back times five.
             "mov {t}, {d2}\n",
-            "mov {",
-            $h2,
-            ":e}, {d2:e}\n",
+            "mov {", $h2, ":e}, {d2:e}\n",
             "and {t}, -4\n",
             "shr {d2}, 2\n",
-            "and {",
-            $h2,
-            ":e}, 3\n",
+            "and {", $h2, ":e}, 3\n",
             "add {t}, {d2}\n",
-            "add {",
-            $h0,
-            "}, {t}\n",
-            "adc {",
-            $next,
-            "}, 0\n",
-            "adc {",
-            $h2,
-            "}, 0\n",
+            "add {", $h0, "}, {t}\n",
+            "adc {", $next, "}, 0\n",
+            "adc {", $h2, "}, 0\n",
         )
     };
 }
@@ -683,6 +482,8 @@ mod tests {
     use super::*;
     use crate::kernel::chacha::block::{BLOCK_LEN, Rows};
     use crate::kernel::chacha::meanwhile::Nothing;
+    use crate::kernel::chacha::poly1305::Poly;
+    use crate::kernel::chacha::twins::Twins;
     use crate::kernel::x86_64::tokens::Avx2;
 
     #[test]
@@ -702,5 +503,54 @@ mod tests {
             token.pass::<1>(&key, &lanes[i..], &mut expected[i..], &mut Nothing);
         }
         assert_eq!(blocks.map(|block| block.0), expected.map(|block| block.0));
+    }
+
+    /// All combinations of numbers of blocks: none, one message alone, and more than a pass takes.
+    #[test]
+    fn twins_agree_with_blocks_and_messages_alone() {
+        let Some(token) = Avx2::detect() else {
+            return;
+        };
+        let key = std::array::from_fn(|i| 0x9e37_79b9_u32.wrapping_mul(i as u32 + 1));
+        let nonces: [Row; 2] = [[0, 1, u32::MAX, 3], [0, 5, 6, 7 << 29]];
+        let mut inputs = Inputs([[0; 8]; 4]);
+        for (i, words) in inputs.0.iter_mut().enumerate() {
+            *words = std::array::from_fn(|lane| nonces[lane / 4][i]);
+        }
+        inputs.0[0] = [0, 1, 2, 3, 0, 1, 2, 3];
+        let data: Vec<[u8; 16]> = (0..100_u8)
+            .map(|i| std::array::from_fn(|k| if i % 5 == 0 { 0xff } else { i ^ k as u8 }))
+            .collect();
+        let polys = [u128::MAX, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210].map(|r| Poly::new(r, 0));
+        let counts = [0, 1, 2, 3, 15, 16, 20, 21, 30, 31, 45];
+        for (count_a, count_b) in counts.iter().flat_map(|a| counts.map(|b| (*a, b))) {
+            let counter = 17 + count_a as u32;
+            let data = [&data[..count_a], &data[50..50 + count_b]];
+            let mut hashes = Hashes {
+                r: [&polys[0].r, &polys[1].r],
+                h: [polys[0].h, polys[1].h],
+                data,
+            };
+            let streams = token.twin_pass(&key, &inputs, counter, &mut hashes);
+            let hashed = hashes.finish(token);
+            for (i, (stream, h)) in streams.into_iter().zip(hashed).enumerate() {
+                let mut blocks = [Block([0; BLOCK_LEN]); 4];
+                token.store_stream(stream, &mut blocks);
+                let lanes: [Lane; 4] = std::array::from_fn(|lane| Lane {
+                    nonce: nonces[i],
+                    counter: counter + lane as u32,
+                });
+                let mut expected = [Block([0; BLOCK_LEN]); 4];
+                token.pass::<2>(&key, &lanes, &mut expected, &mut Nothing);
+                assert_eq!(
+                    blocks.map(|block| block.0),
+                    expected.map(|block| block.0),
+                    "{count_a} {count_b}"
+                );
+                let mut alone = polys[i];
+                (data[i].iter()).for_each(|block| alone.block(u128::from_le_bytes(*block)));
+                assert_eq!(h, alone.h, "{count_a} {count_b}");
+            }
+        }
     }
 }
