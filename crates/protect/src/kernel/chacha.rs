@@ -30,6 +30,7 @@ pub(super) mod poly1305;
 pub(super) mod twins;
 
 use std::ops::Range;
+use std::slice;
 
 use zeroize::Zeroize;
 
@@ -39,10 +40,11 @@ use self::meanwhile::Nothing;
 use self::pair::Pair;
 use self::parallel::{Message, Messages, PARALLEL, Parallel};
 use self::poly1305::{POLY_BLOCK_LEN, Poly};
+use super::job::{Headers, Toggle};
 use super::registers::wipe;
 use super::{Job, MAX_JOBS};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
-use crate::span::{SAMPLE_LEN, TAG_LEN};
+use crate::span::{MAX_NUMBER_LEN, SAMPLE_LEN, TAG_LEN};
 
 pub(super) struct Key {
     key: [u32; 8],
@@ -271,6 +273,25 @@ fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
     packet[at..]
         .first_chunk()
         .expect("a packet ends with room for a tag")
+}
+
+/// The payload's length if the packet number had one byte, which is public. Header protection
+/// hides the number's real length, so that must not decide on passes (RFC 9001 §9.5).
+#[inline(always)]
+fn longest_payload(job: &Job<'_>) -> usize {
+    let len = job.payload_len();
+    let longest = job.public_lens().1.wrapping_add(MAX_NUMBER_LEN - 1);
+    longest.clamp(len, len + MAX_NUMBER_LEN)
+}
+
+/// Protects the header of a sealed packet. `mask` is what its sample encrypts to, or `None` if the
+/// sample reached into the tag, which is written only now.
+#[inline(always)]
+fn protect_header(header: &HeaderKey, job: &mut Job<'_>, mask: Option<Row>) {
+    let mut jobs = slice::from_mut(job);
+    let mask = mask.unwrap_or_else(|| first_row(&header.0, &sample_row(jobs.sample(0))));
+    let mask = u64::from(mask[1]) << 32 | u64::from(mask[0]);
+    jobs.toggle(0, mask, Toggle::Protect);
 }
 
 /// Poly1305 with the key from a block 0, and with the header hashed.

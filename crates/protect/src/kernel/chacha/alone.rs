@@ -12,15 +12,14 @@ use std::slice::{self, Iter};
 
 use zeroize::Zeroize;
 
-use super::block::{BLOCK_LEN, Block, Lane, Rows, Scalar, first_row};
+use super::block::{BLOCK_LEN, Block, Lane, Rows, Scalar};
 use super::meanwhile::{Meanwhile, Nothing, PAUSES};
 use super::pair::Pair;
 use super::poly1305::{POLY_BLOCK_LEN, Poly};
-use super::{HeaderKey, Key, apply, block_at, keyed, sample_row};
+use super::{HeaderKey, Key, apply, block_at, keyed, longest_payload, protect_header, sample_row};
 use crate::kernel::Job;
-use crate::kernel::job::{Headers, Toggle};
 use crate::kernel::registers::wipe;
-use crate::span::{MAX_NUMBER_LEN, TAG_LEN};
+use crate::span::TAG_LEN;
 
 /// Pauses of a pass in which a single block is made: two rounds in each.
 const ROUNDS: usize = PAUSES / 2;
@@ -238,11 +237,7 @@ pub(in crate::kernel) fn seal<W: Rows, const MIDDLE: usize, const G: usize, cons
     let (_, _, place) = this.job.parts();
     *place = tag;
     if let Some(header) = header {
-        let mut jobs = slice::from_mut(&mut *this.job);
-        // The sample of a very short packet reaches into the tag.
-        let mask = mask.unwrap_or_else(|| first_row(&header.0, &sample_row(jobs.sample(0))));
-        let mask = u64::from(mask[1]) << 32 | u64::from(mask[0]);
-        jobs.toggle(0, mask, Toggle::Protect);
+        protect_header(header, this.job, mask);
     }
 }
 
@@ -293,10 +288,7 @@ pub(in crate::kernel) fn open<W: Rows, const MIDDLE: usize, const G: usize, cons
     job: &mut Job<'_>,
 ) -> bool {
     let len = job.payload_len();
-    // The payload's length if the packet number had one byte, which is public. Header protection
-    // hides the number's real length, so that must not decide on passes (RFC 9001 §9.5).
-    let longest = job.public_lens().1.wrapping_add(MAX_NUMBER_LEN - 1);
-    let longest = longest.clamp(len, len + MAX_NUMBER_LEN);
+    let longest = longest_payload(job);
     let mut this = Alone::<W, LANES>::new(w, key, job, longest);
     let ahead = waiting(this.job, 0, len.min(LANES * BLOCK_LEN));
     let mut stride = ahead.len().div_ceil(PAUSES - ROUNDS);

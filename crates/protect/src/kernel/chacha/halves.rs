@@ -10,16 +10,15 @@
 use std::ops::Range;
 use std::slice;
 
-use super::block::{BLOCK_LEN, Block, Lane, first_row, first_rows};
+use super::block::{BLOCK_LEN, Block, Lane, first_rows};
 use super::meanwhile::Nothing;
 use super::pair::Pair;
 use super::poly1305::{POLY_BLOCK_LEN, Poly};
 use super::twins::{Hashes, Inputs, TWIN_BLOCKS, TWIN_LEN, Twins, apply_stream};
-use super::{HeaderKey, Key, apply, block_at, keyed, sample_row};
+use super::{HeaderKey, Key, apply, block_at, keyed, longest_payload, protect_header, sample_row};
 use crate::kernel::Job;
-use crate::kernel::job::{Headers, Toggle};
 use crate::kernel::registers::wipe;
-use crate::span::{MAX_NUMBER_LEN, TAG_LEN};
+use crate::span::TAG_LEN;
 
 /// Blocks of a pass.
 const LANES: usize = 2 * TWIN_BLOCKS;
@@ -167,11 +166,7 @@ pub(in crate::kernel) fn seal<W: Twins>(
     let (_, _, place) = this.job.parts();
     *place = tag;
     if let Some(header) = header {
-        let mut jobs = slice::from_mut(&mut *this.job);
-        // The sample of a very short packet reaches into the tag.
-        let mask = mask.unwrap_or_else(|| first_row(&header.0, &sample_row(jobs.sample(0))));
-        let mask = u64::from(mask[1]) << 32 | u64::from(mask[0]);
-        jobs.toggle(0, mask, Toggle::Protect);
+        protect_header(header, this.job, mask);
     }
 }
 
@@ -200,10 +195,7 @@ fn blocks_before_hashing(blocks: usize) -> usize {
 #[inline(always)]
 pub(in crate::kernel) fn open<W: Twins>(w: W, key: &Key, job: &mut Job<'_>) -> bool {
     let len = job.payload_len();
-    // The payload's length if the packet number had one byte, which is public. Header protection
-    // hides the number's real length, so that must not decide on passes (RFC 9001 §9.5).
-    let longest = job.public_lens().1.wrapping_add(MAX_NUMBER_LEN - 1);
-    let longest = longest.clamp(len, len + MAX_NUMBER_LEN);
+    let longest = longest_payload(job);
     let blocks = 1 + longest.div_ceil(BLOCK_LEN);
     let first = blocks_before_hashing(blocks);
     let mut this = Halves::new(w, key, job, first);

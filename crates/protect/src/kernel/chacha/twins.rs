@@ -11,10 +11,10 @@
 use super::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use super::meanwhile::Nothing;
 use super::poly1305::{POLY_BLOCK_LEN, Poly};
-use super::{Key, apply, block_at, keyed};
+use super::{Key, apply, block_at, keyed, longest_payload};
 use crate::kernel::registers::wipe;
 use crate::kernel::{Job, MAX_JOBS};
-use crate::span::{MAX_NUMBER_LEN, TAG_LEN};
+use crate::span::TAG_LEN;
 
 /// Blocks of each packet in a pass.
 pub(in crate::kernel) const TWIN_BLOCKS: usize = 4;
@@ -214,18 +214,6 @@ impl<'k, 'j, 'a, W: Twins> Work<'k, 'j, 'a, W> {
             *place = tag;
         }
     }
-
-    /// The longest that a payload can be, if its packet number has one byte. This is public, while
-    /// header protection hides the number's real length (RFC 9001 §9.5).
-    #[inline(always)]
-    fn longest(&self, job: usize) -> usize {
-        let len = self.jobs[job].payload_len();
-        let longest = self.jobs[job]
-            .public_lens()
-            .1
-            .wrapping_add(MAX_NUMBER_LEN - 1);
-        longest.clamp(len, len + MAX_NUMBER_LEN)
-    }
 }
 
 /// Adds key stream to the payload from `at` on.
@@ -293,7 +281,7 @@ pub(in crate::kernel) fn open<W: Twins>(w: W, key: &Key, jobs: &mut [Job<'_>]) -
     for pair in (0..work.jobs.len()).step_by(2) {
         let inputs = work.inputs(pair);
         // Only what is public decides on passes.
-        let longest = work.longest(pair).max(work.longest(pair + 1));
+        let longest = longest_payload(&work.jobs[pair]).max(longest_payload(&work.jobs[pair + 1]));
         let mut has_tag = [false; 2];
         for at in (0..longest).step_by(TWIN_LEN) {
             let until = at + TWIN_LEN;
