@@ -10,7 +10,7 @@ use crate::kernel::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use crate::kernel::chacha::entry::define_chacha;
 use crate::kernel::chacha::forms::Forms;
 use crate::kernel::chacha::poly1305::POLY_BLOCK_LEN;
-use crate::kernel::chacha::{self, HeaderKey, Key, LeastAlone};
+use crate::kernel::chacha::{self, HeaderKey, Key, LeastAlone, alone, halves};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
@@ -171,7 +171,43 @@ impl Rows for Avx512 {
     }
 }
 
-impl Forms for Avx512 {}
+impl Avx512 {
+    /// Whether a packet by itself takes less time in 256-bit registers. Decided by what is visible
+    /// of a received packet (RFC 9001 §9.5).
+    #[inline(always)]
+    fn is_narrow(self, job: &Job<'_>) -> bool {
+        job.public_lens().1.cast_signed() < self.narrow_below.cast_signed()
+    }
+}
+
+impl Forms for Avx512 {
+    #[inline(always)]
+    fn seal_alone<const MIDDLE: usize, const G: usize, const LANES: usize>(
+        self,
+        key: &Key,
+        header: Option<&HeaderKey>,
+        job: &mut Job<'_>,
+    ) {
+        if self.is_narrow(job) {
+            halves::seal(self.narrow(), key, header, job);
+        } else {
+            alone::seal::<Self, MIDDLE, G, LANES>(self, key, header, job);
+        }
+    }
+
+    #[inline(always)]
+    fn open_alone<const MIDDLE: usize, const G: usize, const LANES: usize>(
+        self,
+        key: &Key,
+        job: &mut Job<'_>,
+    ) -> bool {
+        if self.is_narrow(job) {
+            halves::open(self.narrow(), key, job)
+        } else {
+            alone::open::<Self, MIDDLE, G, LANES>(self, key, job)
+        }
+    }
+}
 
 define_chacha!(
     Avx512,
