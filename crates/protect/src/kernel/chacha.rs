@@ -275,8 +275,9 @@ fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
         .expect("a packet ends with room for a tag")
 }
 
-/// The payload's length if the packet number had one byte, which is public. Header protection
-/// hides the number's real length, so that must not decide on passes (RFC 9001 §9.5).
+/// The longest that the payload can be: its length if the packet number has one byte. It is visible
+/// on the wire, so it may decide how many passes to make. The real length may not, since header
+/// protection hides the number's length (RFC 9001 §9.5).
 #[inline(always)]
 fn longest_payload(job: &Job<'_>) -> usize {
     let len = job.payload_len();

@@ -176,7 +176,9 @@ impl Avx512 {
     /// of a received packet (RFC 9001 §9.5).
     #[inline(always)]
     fn is_narrow(self, job: &Job<'_>) -> bool {
-        job.public_lens().1.cast_signed() < self.narrow_below.cast_signed()
+        // Negative if there is no number, or a short one and hardly any payload.
+        let len = job.public_lens().1.cast_signed().max(0);
+        len < self.narrow_below.cast_signed()
     }
 }
 
