@@ -13,7 +13,7 @@ use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::channel::{Channel, Sender};
 
-use crate::common::{ANY_PORT, Serve, Site, builder, get, read, response, start, within};
+use crate::common::{ANY_PORT, Site, builder, get, read, response, service_fn, start, within};
 use squall::{Endpoint, TransportConfig};
 use squall_h3::server::Peer;
 use squall_h3::{Body, Code, Config, Error, Informational, OnInformational, server};
@@ -93,7 +93,7 @@ async fn raw_streams_work_next_to_requests() {
                 raw.send.finish().unwrap();
             });
         });
-        let answer = Serve(|_| async { response("an answer") });
+        let answer = service_fn(|_| async { response("an answer") });
         tokio::spawn(builder.serve(site.endpoint.clone(), answer).into_future());
         let client = site.client().await;
         for split in 0..4 {
@@ -262,7 +262,7 @@ async fn some_responses_have_no_body_and_no_length() {
     };
     let reply = with_length(StatusCode::NO_CONTENT).body("text".into());
     let reply = server::Reply::new(reply.unwrap());
-    let service = Serve(move |request: Request<Body>| async move {
+    let service = service_fn(move |request: Request<Body>| async move {
         let informational = request.extensions().get::<Informational>().unwrap();
         let hint = with_length(StatusCode::EARLY_HINTS).body(()).unwrap();
         informational.send(hint).unwrap();

@@ -15,7 +15,7 @@ use squall_h3::client::{Client, Resolve};
 use squall_h3::{Body, Code, Config, Early, Error, server};
 use tokio::sync::oneshot;
 
-use crate::common::{ANY_PORT, Serve, read, response, within};
+use crate::common::{ANY_PORT, read, response, service_fn, within};
 
 /// Names and their addresses.
 #[derive(Default)]
@@ -110,7 +110,7 @@ fn serve<F>(endpoint: Endpoint, answer: F)
 where
     F: Fn(Request<Body>) -> Response<Body> + Clone + Send + Sync + 'static,
 {
-    let service = Serve(move |request| std::future::ready(answer(request)));
+    let service = service_fn(move |request| std::future::ready(answer(request)));
     tokio::spawn(async move { server::serve(endpoint, service).await });
 }
 
@@ -212,7 +212,7 @@ async fn a_new_connection_replaces_one_that_goes_away() {
     let (old, old_at) = world.server();
     world.set("one.test", vec![old_at]);
     let (stop, stopped) = oneshot::channel::<()>();
-    let serving = server::serve(old, Serve(|_| async { response("old") }));
+    let serving = server::serve(old, service_fn(|_| async { response("old") }));
     let serving = serving.with_graceful_shutdown(async { stopped.await.unwrap() });
     let serving = tokio::spawn(serving);
     let client = world.client();
@@ -301,7 +301,7 @@ async fn a_refused_connection_is_reported_as_an_error() {
     world.set("one.test", vec![address]);
     tokio::spawn(async move {
         let connection = server.accept().await.unwrap();
-        let service = Serve(|_| std::future::ready(response("one")));
+        let service = service_fn(|_| std::future::ready(response("one")));
         let connection = connection.accept().await.unwrap();
         let serving = server::Builder::new().serve_connection(connection, service);
         let refusing = async {
@@ -473,7 +473,7 @@ async fn a_request_keeps_its_connection_alive() {
         let transport = TransportConfig::default().max_idle_timeout(idle);
         let (server, address) = world.server_with(transport);
         world.set("one.test", vec![address]);
-        let slow = Serve(move |_| async move {
+        let slow = service_fn(move |_| async move {
             tokio::time::sleep(2 * idle).await;
             response("slow")
         });

@@ -11,7 +11,7 @@ use squall::{Builder, ClientConfig, ServerConfig};
 use squall_h3::server::Reply;
 use squall_h3::{Body, server};
 
-use crate::common::{ANY_PORT, Serve, read, within};
+use crate::common::{ANY_PORT, read, service_fn, within};
 
 /// The log of a connection.
 #[derive(Clone, Default)]
@@ -89,7 +89,8 @@ async fn both_ends_log_what_they_send_and_receive() {
     let builder = server::Builder::new()
         .config(squall_h3::Config::new().date(false))
         .answer_first(move |head| (head.path() == Some("/reply")).then(|| reply.clone()));
-    let echo = Serve(|request: Request<Body>| async move { Response::new(request.into_body()) });
+    let echo =
+        service_fn(|request: Request<Body>| async move { Response::new(request.into_body()) });
     tokio::spawn(builder.serve(endpoint, echo).into_future());
 
     let sink = at_client.clone();

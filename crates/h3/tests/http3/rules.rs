@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use squall::{CloseReason, Connection, ReadError, RecvStream, SendStream};
 
-use crate::common::{Serve, Site, response, within};
+use crate::common::{Site, response, service_fn, within};
 use squall_h3::{Code, client, server};
 
 /// What the peer writes: unidirectional streams, a request stream (or a response), and whether the
@@ -407,7 +407,7 @@ async fn violations_by_clients_get_the_rfcs_error() {
     let site = Site::new();
     let serving = server::serve(
         site.endpoint.clone(),
-        Serve(|request: http::Request<squall_h3::Body>| async move {
+        service_fn(|request: http::Request<squall_h3::Body>| async move {
             match crate::common::read(request.into_body()).await {
                 Ok(_) => response("fine"),
                 // The stream is reset whatever the answer is.

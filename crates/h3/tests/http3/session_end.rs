@@ -12,7 +12,7 @@ use squall_h3::{Body, Code, Config, Error, Protocol, server};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::common::{Serve, Site, builder, read, within};
+use crate::common::{Site, builder, read, service_fn, within};
 use crate::webtransport::{Endless, session, start, uri};
 
 const GONE: u64 = 0x170d_7b68;
@@ -455,7 +455,7 @@ async fn malformed_capsules_of_a_server_reset_the_session() {
     // This server's sessions last as long as the connection.
     let config = Config::new().webtransport(16);
     let (tell, mut requests) = mpsc::unbounded_channel();
-    let service = Serve(move |request: Request<Body>| {
+    let service = service_fn(move |request: Request<Body>| {
         let capsules = request.headers()["capsules"].as_bytes();
         let capsules = capsules
             .split(|byte| *byte == b'.')
@@ -656,7 +656,7 @@ async fn a_graceful_shutdown_drains_sessions() {
         let (give, mut sessions) = mpsc::unbounded_channel();
         let config = Config::new().webtransport(1);
         let builder = builder(on_worker).config(config.clone());
-        let service = Serve(move |request: Request<Body>| {
+        let service = service_fn(move |request: Request<Body>| {
             let (response, session) = webtransport::accept(request).unwrap();
             give.send(session).unwrap();
             std::future::ready(response)

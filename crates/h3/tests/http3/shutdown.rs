@@ -12,7 +12,7 @@ use squall_h3::{Body, Code, server};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, oneshot};
 
-use crate::common::{ANY_PORT, Serve, Site, builder, get, read, response, within};
+use crate::common::{ANY_PORT, Site, builder, get, read, response, service_fn, within};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_finishes_requests_in_progress() {
@@ -21,7 +21,7 @@ async fn a_server_finishes_requests_in_progress() {
         let builder = builder(on_worker);
         let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let waiting = (Arc::clone(&begun), Arc::clone(&go_on));
-        let service = Serve(move |request: http::Request<squall_h3::Body>| {
+        let service = service_fn(move |request: http::Request<squall_h3::Body>| {
             let (begun, go_on) = waiting.clone();
             async move {
                 if request.uri().path() == "/wait" {
@@ -75,7 +75,7 @@ async fn a_server_finishes_requests_in_progress() {
 /// Starts the server of a site, which shuts down gracefully when signalled.
 fn stoppable(site: &Site) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel::<()>();
-    let service = Serve(|_| async { response("content") });
+    let service = service_fn(|_| async { response("content") });
     let serving = server::Builder::new().serve(site.endpoint.clone(), service);
     let signal = async move { stopped.await.unwrap() };
     (stop, tokio::spawn(serving.with_graceful_shutdown(signal)))
@@ -88,7 +88,7 @@ async fn a_server_shutting_down_rejects_new_clients_at_once() {
         let builder = builder(on_worker);
         let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let waiting = (Arc::clone(&begun), Arc::clone(&go_on));
-        let service = Serve(move |_| {
+        let service = service_fn(move |_| {
             let (begun, go_on) = waiting.clone();
             async move {
                 begun.notify_one();
@@ -132,7 +132,7 @@ async fn a_server_shutting_down_rejects_new_clients_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_that_arrived_before_the_signal_are_accepted() {
     let site = Site::new();
-    let service = Serve(|_| async { response("content") });
+    let service = service_fn(|_| async { response("content") });
     let serving = server::Builder::new().serve(site.endpoint.clone(), service);
     let (busy, is_busy) = oneshot::channel::<()>();
     let signal = async move {
@@ -228,7 +228,7 @@ async fn a_server_ends_a_connection_that_its_client_leaves_open() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_closes_its_connection_when_it_is_no_longer_used() {
     let site = Site::new();
-    let service = Serve(|_| async { response(vec![7; 1_000_000]) });
+    let service = service_fn(|_| async { response(vec![7; 1_000_000]) });
     let serving = server::serve(site.endpoint.clone(), service);
     tokio::spawn(async move { serving.await });
     let client = site.client().await;
@@ -255,7 +255,7 @@ async fn a_dropped_response_is_cancelled() {
     let site = Site::new();
     let (dropped, waiting) = oneshot::channel::<()>();
     let dropped = Arc::new(std::sync::Mutex::new(Some(dropped)));
-    let service = Serve(move |_| {
+    let service = service_fn(move |_| {
         let held = dropped.lock().unwrap().take();
         async move {
             std::future::pending::<()>().await;
@@ -289,7 +289,7 @@ async fn no_request_is_lost_or_executed_twice_when_a_server_ends() {
             let transport = TransportConfig::default().max_concurrent_bidi_streams(300);
             let site = Site::with(transport);
             let executed = Arc::clone(&executed);
-            let service = Serve(move |request: Request<Body>| {
+            let service = service_fn(move |request: Request<Body>| {
                 let executed = Arc::clone(&executed);
                 async move {
                     let index: usize = request.uri().path()[1..].parse().unwrap();

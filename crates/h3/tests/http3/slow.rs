@@ -15,7 +15,7 @@ use squall_h3::client::handshake_with;
 use squall_h3::server::{Builder, Reply};
 use squall_h3::{Body, Code, Config, Error, Protocol};
 
-use crate::common::{Serve, Site, get, read, response, start, within};
+use crate::common::{Site, get, read, response, service_fn, start, within};
 
 /// Long enough for a busy machine to do quick work within it.
 const LIMIT: Duration = Duration::from_millis(400);
@@ -122,7 +122,7 @@ async fn responses_that_the_client_does_not_read_are_cancelled() {
             let path = head.path()?;
             (path == "/reply").then(|| Reply::new(Response::new(LARGE)))
         });
-        let service = Serve(|request: Request<Body>| {
+        let service = service_fn(|request: Request<Body>| {
             std::future::ready(match request.uri().path() {
                 "/large" => response(LARGE),
                 _ => response("small"),

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::common::proxy::{Faults, Proxy};
-use crate::common::{Serve, Site, get, within};
+use crate::common::{Site, get, service_fn, within};
 
 /// Seeds tried by default; `SQUALL_H3_TRIALS=17` tries only one, and `100..900` a range.
 const SEEDS: std::ops::Range<u64> = 0..12;
@@ -505,7 +505,7 @@ async fn trial(seed: u64) {
     let on_worker = rng.chance(50);
     let server = config(rng);
     let begun = Begun::default();
-    let service = Serve({
+    let service = service_fn({
         let begun = Arc::clone(&begun);
         move |request| answer(seed, Arc::clone(&begun), request)
     });

@@ -12,7 +12,7 @@ use squall_h3::{Body, Config, Protocol, server};
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 
-use crate::common::{Serve, Site, builder, get, within};
+use crate::common::{Site, builder, get, service_fn, within};
 
 pub(crate) fn uri() -> Uri {
     Uri::from_static("https://localhost/session")
@@ -26,7 +26,7 @@ pub(crate) async fn start(
     let (give, sessions) = mpsc::unbounded_channel();
     let config = Config::new().webtransport(4);
     let builder = builder(on_worker).config(config.clone());
-    let service = Serve(move |request: Request<Body>| {
+    let service = service_fn(move |request: Request<Body>| {
         let answer = match webtransport::accept(request) {
             Ok((mut response, session)) => {
                 if let Some(names) = session.headers().get("wt-available-protocols") {
@@ -293,7 +293,7 @@ async fn a_refused_session_returns_the_response() {
     let site = Site::new();
     let config = Config::new().webtransport(1);
     let builder = server::Builder::new().config(config.clone());
-    let refuse = Serve(|_| async {
+    let refuse = service_fn(|_| async {
         let mut response = crate::common::response("not here");
         *response.status_mut() = StatusCode::FORBIDDEN;
         response
@@ -374,7 +374,7 @@ async fn a_server_without_sessions_gets_no_session_request() {
     let site = Site::new();
     let serving = server::serve(
         site.endpoint.clone(),
-        Serve(|_| async { crate::common::response("") }),
+        service_fn(|_| async { crate::common::response("") }),
     );
     tokio::spawn(async move { serving.await });
     let client = site.client().await;
@@ -408,7 +408,7 @@ async fn datagrams_can_be_exchanged_on_a_request() {
     let site = Site::new();
     let config = Config::new().enable_connect_protocol(true).datagrams(true);
     let builder = server::Builder::new().config(config.clone());
-    let echo = Serve(|request: Request<Body>| async move {
+    let echo = service_fn(|request: Request<Body>| async move {
         assert_eq!(
             request.extensions().get::<Protocol>().unwrap().as_str(),
             "connect-udp"

@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -102,12 +103,12 @@ impl Site {
 /// Serves with a function, on the connections' worker or on the caller's runtime.
 pub(crate) fn start<F, R, B>(site: &Site, config: Config, on_worker: bool, answer: F)
 where
-    F: Fn(Request<Body>) -> R + Clone + Send + Sync + 'static,
+    F: Fn(Request<Body>) -> R + Send + Sync + 'static,
     R: Future<Output = Response<B>> + Send + 'static,
     B: SendBody,
 {
     let builder = builder(on_worker).config(config);
-    let serving = builder.serve(site.endpoint.clone(), Serve(answer));
+    let serving = builder.serve(site.endpoint.clone(), service_fn(answer));
     tokio::spawn(serving.into_future());
 }
 
@@ -121,17 +122,29 @@ pub(crate) fn builder(on_worker: bool) -> server::Builder {
     }
 }
 
-/// A function as a service.
-#[derive(Clone)]
-pub(crate) struct Serve<F>(pub F);
+/// A function as a service. Its type is erased, or the server would be compiled once for each.
+pub(crate) struct Serve<B>(Arc<dyn Fn(Request<Body>) -> Answer<B> + Send + Sync>);
 
 type Answer<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
 
-impl<F, R, B> Service<Request<Body>> for Serve<F>
+pub(crate) fn service_fn<F, R, B>(answer: F) -> Serve<B>
 where
-    F: Fn(Request<Body>) -> R,
+    F: Fn(Request<Body>) -> R + Send + Sync + 'static,
     R: Future<Output = Response<B>> + Send + 'static,
 {
+    Serve(Arc::new(move |request| {
+        let answer = answer(request);
+        Box::pin(async move { Ok(answer.await) })
+    }))
+}
+
+impl<B> Clone for Serve<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<B> Service<Request<Body>> for Serve<B> {
     type Response = Response<B>;
     type Error = Infallible;
     type Future = Answer<B>;
@@ -141,8 +154,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let answer = (self.0)(request);
-        Box::pin(async move { Ok(answer.await) })
+        (self.0)(request)
     }
 }
 
