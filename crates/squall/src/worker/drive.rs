@@ -333,16 +333,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let runtime = shared.runtime();
-    if shared.accounting {
-        runtime.spawn(Accounted {
-            task,
-            shared: Arc::clone(shared),
-            connection: None,
-        })
-    } else {
-        runtime.spawn(task)
-    }
+    spawn_on(shared, None, task)
 }
 
 /// As [`spawn`], for a task that belongs to a connection.
@@ -351,26 +342,32 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let shared = &connection.worker;
-    if !shared.accounting {
-        return spawn(shared, task);
-    }
-    shared.runtime().spawn(Accounted {
-        task,
-        shared: Arc::clone(shared),
-        connection: Some(Arc::clone(connection)),
-    })
+    spawn_on(&connection.worker, Some(connection), task)
+}
+
+fn spawn_on<F>(
+    shared: &Arc<Shared>,
+    connection: Option<&Arc<ConnectionShared>>,
+    task: F,
+) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let account = shared.accounting.then(|| Account {
+        worker: Arc::clone(shared),
+        connection: connection.cloned(),
+    });
+    shared.runtime().spawn(Accounted { task, account })
 }
 
 pin_project_lite::pin_project! {
-    /// A task of the application on the worker's thread, whose time is counted separately from the
-    /// worker's.
+    /// A task of the application on the worker's thread. One type with and without accounting:
+    /// tokio's code for a task is compiled for each type of task.
     struct Accounted<F> {
         #[pin]
         task: F,
-        shared: Arc<Shared>,
-        // The connection that it was spawned for.
-        connection: Option<Arc<ConnectionShared>>,
+        account: Option<Account>,
     }
 }
 
@@ -379,15 +376,48 @@ impl<F: Future> Future for Accounted<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let before = mark(this.shared, Stage::Runtime);
-        let within = Accounting::begin(this.shared);
+        let running = this.account.as_ref().map(Account::begin);
         let poll = this.task.poll(cx);
-        drop(within);
-        let after = mark(this.shared, Stage::Application);
-        if let Some(connection) = this.connection {
-            connection.attribute_task(&before, &after);
+        if let Some(running) = running {
+            running.end();
         }
         poll
+    }
+}
+
+/// What counts a task's time separately from the worker's.
+struct Account {
+    worker: Arc<Shared>,
+    /// The connection that the task was spawned for.
+    connection: Option<Arc<ConnectionShared>>,
+}
+
+impl Account {
+    fn begin(&self) -> Running<'_> {
+        let before = mark(&self.worker, Stage::Runtime);
+        Running {
+            account: self,
+            before,
+            within: Accounting::begin(&self.worker),
+        }
+    }
+}
+
+/// An accounted task while it is polled.
+struct Running<'a> {
+    account: &'a Account,
+    /// The ticks by stage when it began.
+    before: [u64; Stage::COUNT],
+    within: Accounting,
+}
+
+impl Running<'_> {
+    fn end(self) {
+        drop(self.within);
+        let after = mark(&self.account.worker, Stage::Application);
+        if let Some(connection) = &self.account.connection {
+            connection.attribute_task(&self.before, &after);
+        }
     }
 }
 
