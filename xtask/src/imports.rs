@@ -112,7 +112,7 @@ impl Imports {
 
     /// Cycles of top-level modules: one finding per knot, with one way round it.
     pub(crate) fn check_circles(&self) -> Vec<Finding> {
-        circles(&self.edges)
+        cycles(&self.edges)
     }
 
     /// The files that are part of a cycle.
@@ -125,7 +125,7 @@ impl Imports {
 
     /// Cycles of files. A `mod.rs`'s imports from its own children do not count.
     pub(crate) fn check_file_circles(&self) -> Vec<Finding> {
-        circles(&self.file_edges)
+        cycles(&self.file_edges)
     }
 }
 
@@ -170,28 +170,28 @@ fn add(edges: &mut Edges, from: String, to: String, place: &Place) {
 }
 
 /// One finding per knot, with one way round it.
-fn circles(edges: &Edges) -> Vec<Finding> {
+fn cycles(edges: &Edges) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut reported = Vec::new();
     for module in edges.keys() {
         if reported.contains(module) {
             continue;
         }
-        let Some(circle) = way_round(edges, module) else {
+        let Some(cycle) = way_round(edges, module) else {
             continue;
         };
-        let steps: Vec<String> = circle
+        let steps: Vec<String> = cycle
             .iter()
-            .zip(circle.iter().skip(1))
+            .zip(cycle.iter().skip(1))
             .filter_map(|(from, to)| Some((to, edges.get(from)?.get(to)?)))
             .map(|(to, place)| format!("`{to}` ({}:{})", place.path, place.line))
             .collect();
-        let first = circle.get(1).and_then(|to| edges.get(module)?.get(to));
+        let first = cycle.get(1).and_then(|to| edges.get(module)?.get(to));
         if let Some(place) = first {
-            let message = format!("circle of modules: `{module}` → {}", steps.join(" → "));
+            let message = format!("cycle of modules: `{module}` → {}", steps.join(" → "));
             findings.push(Finding::new(&place.path, place.line, message));
         }
-        reported.extend(circle);
+        reported.extend(cycle);
     }
     findings
 }
@@ -457,7 +457,7 @@ mod tests {
             ("c.rs", "fn f() { crate::a::g() }"),
             ("d.rs", "use crate::a; use crate::b; use crate::c;"),
         ]);
-        let expected = "crates/x/src/a.rs:1: circle of modules: `a` → `b` (crates/x/src/a.rs:1) → \
+        let expected = "crates/x/src/a.rs:1: cycle of modules: `a` → `b` (crates/x/src/a.rs:1) → \
                         `c` (crates/x/src/b/part.rs:3) → `a` (crates/x/src/c.rs:1)";
         assert_eq!(messages(&tree.check_circles()), [expected]);
     }
@@ -484,7 +484,7 @@ mod tests {
             ("a/d.rs", "use super::{B, c}; use super::f;"),
         ]);
         assert_eq!(messages(&tree.check_circles()), [""; 0]);
-        let expected = "crates/x/src/a/b.rs:1: circle of modules: `a::b` → `a::c` (crates/x/src/a/b.rs:1) → \
+        let expected = "crates/x/src/a/b.rs:1: cycle of modules: `a::b` → `a::c` (crates/x/src/a/b.rs:1) → \
                         `a::b` (crates/x/src/a/c.rs:1)";
         assert_eq!(messages(&tree.check_file_circles()), [expected]);
     }

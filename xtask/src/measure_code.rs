@@ -35,14 +35,14 @@ pub(crate) fn run() -> ExitCode {
 fn report(files: &[File]) -> String {
     let mut lines = Vec::new();
     let members: Vec<&str> = members(files);
-    let mut circles = Vec::new();
+    let mut cycles = Vec::new();
     for root in members.iter().flat_map(|m| tree::crate_roots(m, files)) {
         let imports = Imports::of(root, files);
         let modules = imports.files_in_circles();
-        circles.extend(modules.iter().map(|module| format!("  {root}: {module}")));
+        cycles.extend(modules.iter().map(|module| format!("  {root}: {module}")));
     }
-    lines.push(format!("files in circles: {}", circles.len()));
-    lines.append(&mut circles);
+    lines.push(format!("files in cycles: {}", cycles.len()));
+    lines.append(&mut cycles);
 
     let found = functions(files);
     lines.push(String::new());
@@ -187,7 +187,7 @@ mod tests {
         ];
         let report = report(&files);
         for line in [
-            "files in circles: 2",
+            "files in cycles: 2",
             "  crates/core/src: a",
             "     1 lines  0 parameters  Connection::c  crates/core/src/connection/mod.rs:1",
             "functions of core above 100 lines, of the data path above 70: 0",

@@ -134,7 +134,7 @@ mod tests {
             "crates/core/src/connection/parts/a.rs:1: a comment reaches column 125; the limit is 100",
             "crates/core/src/connection/parts/a.rs:1: a part names the whole, `Connection`",
             "crates/core/src/endpoint/mod.rs:1: `Instant::now` here: time and threads arrive as arguments",
-            "crates/core/src/endpoint/mod.rs:1: circle of modules: `endpoint` → `space` \
+            "crates/core/src/endpoint/mod.rs:1: cycle of modules: `endpoint` → `space` \
              (crates/core/src/endpoint/mod.rs:1) → `endpoint` (crates/core/src/space/mod.rs:1)",
             "crates/core/src/lib.rs:1: `lib.rs` defines a `struct`; it only declares and re-exports",
             "crates/core/src/space/mod.rs:1: `space` on floor 2 imports `endpoint` from floor 7",

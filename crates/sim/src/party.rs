@@ -1,6 +1,7 @@
 //! The application of one end: it opens, writes, reads, and compares every byte with the plan.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ pub struct Party {
     /// What is still to be read.
     receiving: BTreeMap<StreamId, Bytes>,
     /// Which bytes of a stream were read out of order.
-    taken: BTreeMap<StreamId, Vec<bool>>,
+    taken: BTreeMap<StreamId, Taken>,
     /// Streams that a slow reader was notified of.
     readable: VecDeque<StreamId>,
     next_read: Option<Time>,
@@ -472,8 +473,8 @@ impl Party {
                 _ => Err(format!("{id:?} is readable and not expected")),
             };
         };
-        let taken = self.taken.entry(id).or_insert(vec![false; expected.len()]);
-        let read = taken.iter().filter(|taken| **taken).count();
+        let taken = (self.taken.entry(id)).or_insert_with(|| Taken::none_of(expected.len()));
+        let read = taken.count;
         if matches!(cut, Cut::Stop(after) if read >= after) {
             self.end_reading(id);
             return match connection.stop_sending(id, CUT_CODE) {
@@ -490,11 +491,9 @@ impl Party {
                 if expected.get(range.clone()) != Some(&bytes[..]) {
                     return Err(format!("{id:?}: wrong bytes at {range:?}"));
                 }
-                let taken = &mut taken[range.clone()];
-                if taken.iter().any(|taken| *taken) {
+                if !taken.take(range.clone()) {
                     return Err(format!("{id:?}: bytes of {range:?} were read twice"));
                 }
-                taken.fill(true);
                 self.read += bytes.len() as u64;
                 self.last_read = now;
                 Ok(true)
@@ -509,8 +508,7 @@ impl Party {
             )),
             Err(ReadError::Blocked) => Ok(false),
             Err(error) => {
-                let first = taken.iter().position(|taken| !taken);
-                let read = first.unwrap_or(taken.len());
+                let read = taken.in_order();
                 self.fail_to_read(connection, id, read, &error)?;
                 Ok(false)
             }
@@ -541,5 +539,52 @@ impl Party {
         self.receiving.remove(&id);
         self.taken.remove(&id);
         self.ended += 1;
+    }
+}
+
+/// Which bytes of a stream were read, in any order.
+#[derive(Debug)]
+struct Taken {
+    bytes: Vec<bool>,
+    /// How many were.
+    count: usize,
+}
+
+impl Taken {
+    fn none_of(len: usize) -> Self {
+        Self {
+            bytes: vec![false; len],
+            count: 0,
+        }
+    }
+
+    /// Takes some; `false` if one was taken before.
+    fn take(&mut self, range: Range<usize>) -> bool {
+        let bytes = &mut self.bytes[range];
+        let are_new = !bytes.contains(&true);
+        bytes.fill(true);
+        self.count += bytes.len();
+        are_new
+    }
+
+    /// Bytes before the first that was not taken.
+    fn in_order(&self) -> usize {
+        let first = self.bytes.iter().position(|taken| !taken);
+        first.unwrap_or(self.bytes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_taken_once_and_counted_in_any_order() {
+        let mut taken = Taken::none_of(10);
+        assert!(taken.take(4..8) && taken.take(0..2));
+        assert_eq!((taken.count, taken.in_order()), (6, 2));
+        assert!(!taken.take(7..9), "byte 7 was taken before");
+        assert!(taken.take(2..4) && taken.take(9..10));
+        assert_eq!(taken.in_order(), 10);
     }
 }

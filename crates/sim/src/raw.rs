@@ -772,7 +772,7 @@ impl Duel {
 
     /// The code of the CONNECTION_CLOSE that the peer received.
     #[must_use]
-    pub fn told(&self) -> Option<TransportErrorCode> {
+    pub fn close_code_received(&self) -> Option<TransportErrorCode> {
         self.peer.received.iter().find_map(|(_, payload)| {
             Frames::new(payload).flatten().find_map(|f| match f {
                 Frame::ConnectionClose {

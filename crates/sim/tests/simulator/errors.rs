@@ -99,7 +99,7 @@ fn run(offence: &Offence, victim: Side) {
     }
     assert_eq!(duel.closed(), Some(offence.code), "{what}");
     assert_eq!(
-        duel.told(),
+        duel.close_code_received(),
         Some(offence.code),
         "{what}: the code in CONNECTION_CLOSE"
     );

@@ -290,7 +290,7 @@ pub(crate) fn bytes_of_many_streams(streams: u64) -> Cost {
 
 /// Packets that are dropped unacknowledged, since there is no room for more pieces, each sent
 /// twice.
-pub(crate) fn dropped_for_want_of_room() -> Cost {
+pub(crate) fn dropped_for_lack_of_room() -> Cost {
     let terms = Terms {
         transport: TransportConfig::default()
             .initial_window(1 << 20)

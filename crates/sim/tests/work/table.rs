@@ -8,7 +8,7 @@ use squall_wire::{ConnectionId, Direction, Side, StreamId};
 use super::Cost;
 use super::attacks::{
     ack, acks_over_the_flight, after_the_end, bytes_of_many_streams, coalesced_junk, copies,
-    credit_for_many, crypto, dropped_for_want_of_room, every_other_acknowledged, garbage,
+    credit_for_many, crypto, dropped_for_lack_of_room, every_other_acknowledged, garbage,
     handshake_byte_by_byte, ids, numbers_out_of_order, pieces, repeated, repeated_early,
     single_acknowledgements, strangers, streams_opened, uni,
 };
@@ -206,7 +206,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
     );
     add(
         "packets dropped for want of room",
-        Box::new(dropped_for_want_of_room),
+        Box::new(dropped_for_lack_of_room),
     );
     add(
         "DATAGRAM frames of a byte",
