@@ -111,12 +111,12 @@ impl Imports {
     }
 
     /// Cycles of top-level modules: one finding per knot, with one way round it.
-    pub(crate) fn check_circles(&self) -> Vec<Finding> {
+    pub(crate) fn check_cycles(&self) -> Vec<Finding> {
         cycles(&self.edges)
     }
 
     /// The files that are part of a cycle.
-    pub(crate) fn files_in_circles(&self) -> Vec<&str> {
+    pub(crate) fn files_in_cycles(&self) -> Vec<&str> {
         (self.file_edges.keys())
             .filter(|module| way_round(&self.file_edges, module).is_some())
             .map(String::as_str)
@@ -124,7 +124,7 @@ impl Imports {
     }
 
     /// Cycles of files. A `mod.rs`'s imports from its own children do not count.
-    pub(crate) fn check_file_circles(&self) -> Vec<Finding> {
+    pub(crate) fn check_file_cycles(&self) -> Vec<Finding> {
         cycles(&self.file_edges)
     }
 }
@@ -438,7 +438,7 @@ mod tests {
             ("mid/tests.rs", "use crate::top::T;"),
         ]);
         assert_eq!(messages(&tree.check_floors(FLOORS)), [""; 0]);
-        assert_eq!(messages(&tree.check_circles()), [""; 0]);
+        assert_eq!(messages(&tree.check_cycles()), [""; 0]);
     }
 
     #[test]
@@ -459,7 +459,7 @@ mod tests {
         ]);
         let expected = "crates/x/src/a.rs:1: cycle of modules: `a` → `b` (crates/x/src/a.rs:1) → \
                         `c` (crates/x/src/b/part.rs:3) → `a` (crates/x/src/c.rs:1)";
-        assert_eq!(messages(&tree.check_circles()), [expected]);
+        assert_eq!(messages(&tree.check_cycles()), [expected]);
     }
 
     #[test]
@@ -469,7 +469,7 @@ mod tests {
             ("base.rs", "use crate::low;"),
         ]);
         assert_eq!(messages(&tree.check_floors(FLOORS)), [""; 0]);
-        assert_eq!(tree.check_circles().len(), 1);
+        assert_eq!(tree.check_cycles().len(), 1);
     }
 
     #[test]
@@ -483,22 +483,22 @@ mod tests {
             ("a/c.rs", "fn f() -> super::B { x }"),
             ("a/d.rs", "use super::{B, c}; use super::f;"),
         ]);
-        assert_eq!(messages(&tree.check_circles()), [""; 0]);
+        assert_eq!(messages(&tree.check_cycles()), [""; 0]);
         let expected = "crates/x/src/a/b.rs:1: cycle of modules: `a::b` → `a::c` (crates/x/src/a/b.rs:1) → \
                         `a::b` (crates/x/src/a/c.rs:1)";
-        assert_eq!(messages(&tree.check_file_circles()), [expected]);
+        assert_eq!(messages(&tree.check_file_cycles()), [expected]);
     }
 
     #[test]
     fn a_cycle_of_files_passes_through_their_parent_only_if_it_leaves_the_folder() {
         let within = imports(&[("a/mod.rs", "use self::b::B;"), ("a/b.rs", "use super::f;")]);
-        assert_eq!(messages(&within.check_file_circles()), [""; 0]);
+        assert_eq!(messages(&within.check_file_cycles()), [""; 0]);
         let around = imports(&[
             ("a/mod.rs", "use crate::c::C;"),
             ("a/b.rs", "use super::f;"),
             ("c.rs", "use crate::a::b::B;"),
         ]);
-        assert_eq!(around.check_file_circles().len(), 1);
+        assert_eq!(around.check_file_cycles().len(), 1);
     }
 
     #[test]
@@ -513,7 +513,7 @@ mod tests {
             ("a/tests/b.rs", "use super::super::d;"),
             ("d.rs", "use crate::a::tests::b;"),
         ]);
-        assert_eq!(tree.check_file_circles().len(), 1);
+        assert_eq!(tree.check_file_cycles().len(), 1);
     }
 
     #[test]
@@ -523,6 +523,6 @@ mod tests {
             ("a.rs", "use crate::b::B;"),
             ("b.rs", "use crate::A;"),
         ]);
-        assert_eq!(tree.check_circles().len(), 1);
+        assert_eq!(tree.check_cycles().len(), 1);
     }
 }

@@ -38,7 +38,7 @@ fn report(files: &[File]) -> String {
     let mut cycles = Vec::new();
     for root in members.iter().flat_map(|m| tree::crate_roots(m, files)) {
         let imports = Imports::of(root, files);
-        let modules = imports.files_in_circles();
+        let modules = imports.files_in_cycles();
         cycles.extend(modules.iter().map(|module| format!("  {root}: {module}")));
     }
     lines.push(format!("files in cycles: {}", cycles.len()));

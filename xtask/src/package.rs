@@ -234,7 +234,7 @@ fn output(folder: &Path, target: &Path, arguments: &[&str]) -> Result<String, St
 fn command_of_cargo(folder: &Path, target: &Path) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(folder).env("CARGO_TARGET_DIR", target);
-    // Nobody debugs these, and they build faster without.
+    // These programs are only run, and they build faster without debug information.
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "none");
     cargo
 }

@@ -76,8 +76,8 @@ fn check(files: &[File]) -> Vec<Finding> {
         findings.extend(manifests::check(&file.path, &file.text));
         for root in tree::crate_roots(member, files) {
             let imports = Imports::of(root, files);
-            findings.extend(imports.check_circles());
-            findings.extend(imports.check_file_circles());
+            findings.extend(imports.check_cycles());
+            findings.extend(imports.check_file_cycles());
             if root == "crates/core/src" {
                 findings.extend(imports.check_floors(floors::CORE_FLOORS));
             }

@@ -108,7 +108,7 @@ fn arrived(socket: &UdpSocket) -> usize {
 
 fn serve<F>(endpoint: Endpoint, answer: F)
 where
-    F: Fn(Request<Body>) -> Response<Body> + Clone + Send + Sync + 'static,
+    F: Fn(Request<Body>) -> Response<Body> + Send + Sync + 'static,
 {
     let service = service_fn(move |request| std::future::ready(answer(request)));
     tokio::spawn(async move { server::serve(endpoint, service).await });

@@ -205,7 +205,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
         Box::new(|| bytes_of_many_streams(90)),
     );
     add(
-        "packets dropped for want of room",
+        "packets dropped for lack of room",
         Box::new(dropped_for_lack_of_room),
     );
     add(

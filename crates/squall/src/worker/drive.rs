@@ -362,8 +362,8 @@ where
 }
 
 pin_project_lite::pin_project! {
-    /// A task of the application on the worker's thread. One type with and without accounting:
-    /// tokio's code for a task is compiled for each type of task.
+    /// A task of the application on the worker's thread. It has the same type with and without
+    /// accounting, since tokio's code for tasks is compiled once for each type.
     struct Accounted<F> {
         #[pin]
         task: F,
@@ -385,7 +385,7 @@ impl<F: Future> Future for Accounted<F> {
     }
 }
 
-/// What counts a task's time separately from the worker's.
+/// Whose time a task takes: it is counted separately from the worker's own.
 struct Account {
     worker: Arc<Shared>,
     /// The connection that the task was spawned for.

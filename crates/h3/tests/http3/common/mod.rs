@@ -122,11 +122,12 @@ pub(crate) fn builder(on_worker: bool) -> server::Builder {
     }
 }
 
-/// A function as a service. Its type is erased, or the server would be compiled once for each.
+/// What [`service_fn`] makes: one type for all functions, so that the server is not compiled for each.
 pub(crate) struct Serve<B>(Arc<dyn Fn(Request<Body>) -> Answer<B> + Send + Sync>);
 
 type Answer<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
 
+/// A function as a service.
 pub(crate) fn service_fn<F, R, B>(answer: F) -> Serve<B>
 where
     F: Fn(Request<Body>) -> R + Send + Sync + 'static,
