@@ -122,7 +122,8 @@ pub(crate) fn builder(on_worker: bool) -> server::Builder {
     }
 }
 
-/// What [`service_fn`] makes: one type for all functions, so that the server is not compiled for each.
+/// What [`service_fn`] makes. All functions share one type, or the server would be compiled for
+/// each.
 pub(crate) struct Serve<B>(Arc<dyn Fn(Request<Body>) -> Answer<B> + Send + Sync>);
 
 type Answer<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
