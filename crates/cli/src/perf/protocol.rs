@@ -132,7 +132,8 @@ async fn serve_connection(connection: &Connection, service: &Arc<Service>, tally
     let own = Arc::clone(&shared);
     connection.spawn(async move {
         while let Ok(recv) = own.connection.accept_uni().await {
-            run(&own.connection, answer(Arc::clone(&own), None, recv)).await;
+            let answer = Box::pin(answer(Arc::clone(&own), None, recv));
+            run(&own.connection, answer).await;
         }
     });
     if let Some(supply) = service.datagrams.clone() {
@@ -140,14 +141,17 @@ async fn serve_connection(connection: &Connection, service: &Arc<Service>, tally
         connection.spawn(async move { supply.send(&own).await });
     }
     while let Ok((send, recv)) = connection.accept_bi().await {
-        run(connection, answer(Arc::clone(&shared), Some(send), recv)).await;
+        let answer = Box::pin(answer(Arc::clone(&shared), Some(send), recv));
+        run(connection, answer).await;
     }
 }
 
 /// Starts on a stream at once, and makes it a task only if it has to wait: a request that has
 /// already arrived costs no task.
-async fn run(connection: &Connection, answer: impl Future<Output = ()> + Send + 'static) {
-    let mut answer = Box::pin(answer);
+async fn run<F>(connection: &Connection, mut answer: Pin<Box<F>>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let first = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut answer).poll(cx))).await;
     if first.is_pending() {
         connection.spawn(answer);
