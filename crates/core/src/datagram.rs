@@ -14,7 +14,11 @@ const CHUNKS: [usize; 2] = [2 * 1024, 16 * 1024];
 
 /// Datagrams waiting to be read, or to be sent.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Datagrams {
+    /// To be sent, oldest first.
+    outgoing: VecDeque<Bytes>,
+    outgoing_cost: usize,
     /// The lengths of received datagrams, oldest first, and their bytes. None spans two chunks. A
     /// chunk that has been read completely goes back to the pool.
     incoming: VecDeque<usize>,
@@ -22,9 +26,6 @@ pub(crate) struct Datagrams {
     /// Bytes of the chunks, including those already read.
     chunk_bytes: usize,
     incoming_cost: usize,
-    /// To be sent, oldest first.
-    outgoing: VecDeque<Bytes>,
-    outgoing_cost: usize,
     /// Whether the reader was notified and has not found the queue empty since.
     pub(crate) reader_told: bool,
     /// Whether a writer was refused for lack of room and has not been notified since.

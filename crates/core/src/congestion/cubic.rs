@@ -36,20 +36,21 @@ const RANDOM_LOSS_BETA: f64 = 0.875;
 
 /// CUBIC. All sizes in bytes.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct Cubic {
     max_datagram: u16,
     /// Includes a fraction: one ACK frame may add less than a byte.
     window: f64,
     ssthresh: Option<f64>,
+    hystart: HyStart,
     recovery: RecoveryPeriod,
+    /// The current stage of congestion avoidance; starts with its first acknowledgement.
+    stage: Option<Stage>,
     /// The window before the last reduction, lowered by fast convergence; `None` if there was none
     /// to remember (RFC 9438 §4.8, §4.10).
     w_max: Option<f64>,
     /// cwnd_prior: the window when ssthresh was last set.
     prior: f64,
-    /// The current stage of congestion avoidance; starts with its first acknowledgement.
-    stage: Option<Stage>,
-    hystart: HyStart,
     /// What the last reduction changed.
     before: Option<Box<Before>>,
 }

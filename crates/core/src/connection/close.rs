@@ -155,14 +155,14 @@ impl Connection {
     }
 
     fn begin_closing(&mut self, now: Time, code: u64, frame_type: Option<u64>, reason: Bytes) {
-        self.state = State::Closing(CloseFrame {
+        self.state = State::Closing(Box::new(CloseFrame {
             begun: now,
             code,
             frame_type,
             reason,
             due: true,
             sent: None,
-        });
+        }));
         self.end(now);
     }
 

@@ -18,6 +18,19 @@ pub struct Stats {
     pub packets_received: u64,
     /// Packets sent.
     pub packets_sent: u64,
+    /// ACK frames received.
+    pub acks_received: u64,
+    /// ACK frames sent.
+    pub acks_sent: u64,
+    /// Runs of datagrams received: calls of `receive`.
+    pub runs: u64,
+    /// Calls of the header-protection kernel when receiving.
+    pub unprotect_calls: u64,
+    /// Calls of the AEAD kernel when receiving.
+    pub open_calls: u64,
+    /// Calls of the AEAD and header-protection kernel when sending; plus one for each separate pass
+    /// of header protection ([`Ablation`](crate::Ablation)).
+    pub seal_calls: u64,
     /// Duplicate packets received.
     pub packets_duplicate: u64,
     /// Packets dropped because they were malformed, came from another address, or had no keys.
@@ -41,10 +54,6 @@ pub struct Stats {
     pub packets_lost: u64,
     /// Packets declared lost but acknowledged later (RFC 9002 §6.1).
     pub spurious_losses: u64,
-    /// ACK frames received.
-    pub acks_received: u64,
-    /// ACK frames sent.
-    pub acks_sent: u64,
     /// Times the congestion window was reduced.
     pub congestion_events: u64,
     /// Window reductions that were undone, since all losses that caused them were spurious (RFC
@@ -52,18 +61,9 @@ pub struct Stats {
     pub reductions_undone: u64,
     /// Probe timeouts.
     pub probe_timeouts: u64,
-    /// Runs of datagrams received: calls of `receive`.
-    pub runs: u64,
     /// Packets written or taken in runs. For tests: an idle connection has to stay small.
     #[cfg(test)]
     pub(crate) packets_in_runs: u64,
-    /// Calls of the header-protection kernel when receiving.
-    pub unprotect_calls: u64,
-    /// Calls of the AEAD kernel when receiving.
-    pub open_calls: u64,
-    /// Calls of the AEAD and header-protection kernel when sending; plus one for each separate pass
-    /// of header protection ([`Ablation`](crate::Ablation)).
-    pub seal_calls: u64,
     /// Key updates so far, by either side (RFC 9001 §6).
     pub key_updates: u64,
     /// Smoothed round-trip time.

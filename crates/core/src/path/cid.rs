@@ -97,9 +97,14 @@ pub(crate) enum TokenChange {
 
 /// Connection ids that the peer issued.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct RemoteIds {
+    // For every packet.
     /// The id that the active path sends to.
     current: RemoteId,
+    /// Sequence numbers whose RETIRE_CONNECTION_ID is to be sent (again).
+    retiring: VecDeque<u64>,
+
     /// The ids that other paths send to, by their tags. A path without an id of its own shares the
     /// current one, as when a NAT moved it and no other id was available (RFC 9000 §9.5).
     lent: Vec<(u8, RemoteId)>,
@@ -109,8 +114,6 @@ pub(crate) struct RemoteIds {
     /// Sequence numbers seen, so that a repeated frame does not bring back a retired id.
     seen: RangeSet,
     retire_prior_to: u64,
-    /// Sequence numbers whose RETIRE_CONNECTION_ID is to be sent (again).
-    retiring: VecDeque<u64>,
     /// Sequence numbers whose retirement the peer has not acknowledged, sent or not. A frame may be
     /// in flight twice after a probe timeout, so numbers are kept, not a count of frames.
     unacknowledged: Vec<u64>,

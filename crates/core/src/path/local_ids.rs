@@ -14,17 +14,20 @@ use crate::time::Time;
 
 /// Connection ids that this end issued.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct LocalIds {
-    /// Active ids with their sequence numbers.
-    active: VecDeque<(u64, ConnectionId)>,
+    // For every packet.
+    /// Sequence numbers whose NEW_CONNECTION_ID is to be sent (again).
+    pending: VecDeque<u64>,
     /// Ids that the peer has retired but that are still routed: packets under them may be in
     /// flight, or arrive after the frame that retires them.
     retired: VecDeque<RetiredId>,
+
+    /// Active ids with their sequence numbers.
+    active: VecDeque<(u64, ConnectionId)>,
     next_sequence: u64,
     /// The number of ids that the peer accepts.
     peer_limit: u64,
-    /// Sequence numbers whose NEW_CONNECTION_ID is to be sent (again).
-    pending: VecDeque<u64>,
     /// Numbers below this have been announced to the peer.
     announced: u64,
     /// The peer is to retire numbers below this (RFC 9000 §5.1.2).

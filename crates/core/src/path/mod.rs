@@ -39,22 +39,23 @@ const AMPLIFICATION: u64 = 3;
 /// What is known about a path's capacity. It stays with the connection if only the peer's port
 /// changes (RFC 9000 §9.4).
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Flow {
     /// Which sent packets belong to it (`SentPacket::flow`).
     pub(crate) tag: u8,
-    /// Round-trip times.
-    pub(crate) rtt: RttEstimator,
-    /// How late packets are, and which losses may have been spurious.
-    pub(crate) reordering: Reordering,
-    /// How much may be in flight.
-    pub(crate) congestion: Controller,
-    /// When it may be sent.
-    pub(crate) pacer: Pacer,
     bytes_in_flight: u64,
     /// Bytes per second that this connection and others send to the same address; 0: unknown.
     pub(crate) together: u64,
     /// Whether the path carries ECN marks.
     pub(crate) ecn: EcnPath,
+    /// When it may be sent.
+    pub(crate) pacer: Pacer,
+    /// Round-trip times.
+    pub(crate) rtt: RttEstimator,
+    /// How much may be in flight.
+    pub(crate) congestion: Controller,
+    /// How late packets are, and which losses may have been spurious.
+    pub(crate) reordering: Reordering,
 }
 
 impl Flow {
@@ -146,9 +147,22 @@ impl Flow {
 
 /// State of one path.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct PathState {
+    /// The size that passes; what only a search needs comes first in it.
+    pub(crate) mtu: Mtu,
+    /// How much may be sent.
+    pub(crate) flow: Flow,
     /// Addresses of both ends.
     pub(crate) path: Path,
+    received: u64,
+    sent: u64,
+    /// The validation in progress.
+    pub(crate) validation: Option<Box<Validation>>,
+    /// When a path that is not in use is forgotten.
+    pub(crate) forget_at: Option<Time>,
+    /// The spin bit, for observers of the round-trip time.
+    pub(crate) spin: Spin,
     /// Identifies the path among those of the connection.
     pub(crate) tag: u8,
     /// Whether the peer has shown that it receives what we send there.
@@ -163,18 +177,6 @@ pub(crate) struct PathState {
     /// Whether the amplification limit applies until then: it protects addresses that the peer has
     /// named. A client chooses where it sends.
     limited: bool,
-    received: u64,
-    sent: u64,
-    /// The size that passes.
-    pub(crate) mtu: Mtu,
-    /// How much may be sent.
-    pub(crate) flow: Flow,
-    /// The spin bit, for observers of the round-trip time.
-    pub(crate) spin: Spin,
-    /// The validation in progress.
-    pub(crate) validation: Option<Box<Validation>>,
-    /// When a path that is not in use is forgotten.
-    pub(crate) forget_at: Option<Time>,
 }
 
 impl PathState {

@@ -35,36 +35,40 @@ const NONE: u64 = u64::MAX;
 
 /// The UDP payload that the path carries.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct Mtu {
-    current: u16,
-    /// The largest size that both this end and the peer allow.
-    limit: u16,
-    /// The size that a new path is assumed to carry.
-    initial: u16,
-    /// The size that every path is known to carry.
-    floor: u16,
+    // Only for a search.
+    /// Probes in flight: packet numbers and sizes.
+    flying: [(u64, u16); ROUND],
     /// RFC 8899 §5.1.1, PMTU_RAISE_TIMER; `None` if there is never a search.
     raise_after: Option<Duration>,
+    /// When to search again after the end.
+    raise_at: Option<Time>,
+    /// Losses of large packets up to this number do not count: one of them has arrived.
+    passed: Option<u64>,
     /// Larger sizes are known or assumed not to pass.
     ceiling: u16,
     /// The smallest size that was lost but may still pass, and how often it was lost.
     doubtful: Option<(u16, u8)>,
-    /// Sizes of this round that are still to be sent, descending; zeros after them.
-    planned: [u16; ROUND],
-    /// Probes in flight: packet numbers and sizes.
-    flying: [(u64, u16); ROUND],
-    /// The lowest packet number of a probe, or `NONE`: compared with that of every acknowledged
-    /// packet.
-    first: u64,
-    is_done: bool,
-    /// When to search again after the end.
-    raise_at: Option<Time>,
+    /// The size that a new path is assumed to carry.
+    initial: u16,
     /// Times in a row that large packets were lost.
     suspicion: u8,
     /// The number of those packets.
     vanished: u32,
-    /// Losses of large packets up to this number do not count: one of them has arrived.
-    passed: Option<u64>,
+
+    // For every packet.
+    is_done: bool,
+    current: u16,
+    /// The largest size that both this end and the peer allow.
+    limit: u16,
+    /// The size that every path is known to carry.
+    floor: u16,
+    /// Sizes of this round that are still to be sent, descending; zeros after them.
+    planned: [u16; ROUND],
+    /// The lowest packet number of a probe, or `NONE`: compared with that of every acknowledged
+    /// packet.
+    first: u64,
 }
 
 impl Mtu {

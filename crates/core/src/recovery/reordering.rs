@@ -59,10 +59,20 @@ pub(crate) struct Spurious {
 
 /// What is known about the reordering of a path.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct Reordering {
-    packet_threshold: u64,
+    // Only after losses.
+    /// Lost packets that may yet be acknowledged, ascending.
+    lost: VecDeque<LostRange>,
+    /// The first number of the current episode.
+    episode: u64,
+    /// Packets of the episode whose loss may be spurious; `None` if one was certainly lost, or
+    /// there is no episode.
+    open: Option<u64>,
     /// The threshold without any reordering.
     least: u64,
+
+    packet_threshold: u64,
     /// kTimeThreshold, in `THRESHOLD_UNIT`ths.
     time_threshold: u32,
     /// How long a packet may be late beyond what RFC 9002 §6.1.2 allows.
@@ -71,13 +81,6 @@ pub(crate) struct Reordering {
     calm: u32,
     /// Bytes of a packet that every path is known to carry.
     floor: u16,
-    /// Lost packets that may yet be acknowledged, ascending.
-    lost: VecDeque<LostRange>,
-    /// The first number of the current episode.
-    episode: u64,
-    /// Packets of the episode whose loss may be spurious; `None` if one was certainly lost, or
-    /// there is no episode.
-    open: Option<u64>,
 }
 
 impl Reordering {

@@ -52,11 +52,9 @@ impl<T> IndexMut<SpaceId> for PerSpace<T> {
 
 /// State of one packet number space.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Space {
-    /// Keys of the level; in the data space only the 0-RTT keys, as the key ring holds the others.
-    pub(crate) keys: Option<LevelKeys>,
-    /// Whether the keys were dropped: late packets are ignored (RFC 9001 §4.9).
-    pub(crate) discarded: bool,
+    // For every packet.
     /// Numbers received.
     pub(crate) received: ReceivedPackets,
     /// Packets sent.
@@ -67,14 +65,20 @@ pub(crate) struct Space {
     pub(crate) loss_time: Option<Time>,
     /// When the last ack-eliciting packet left.
     pub(crate) last_eliciting: Time,
-    /// Probe packets owed after a probe timeout (RFC 9002 §6.2.4).
-    pub(crate) probes: u8,
     /// Acknowledgements of the handshake sent since the peer last sent something new to TLS.
     pub(crate) idle_acks: u32,
+    /// Probe packets owed after a probe timeout (RFC 9002 §6.2.4).
+    pub(crate) probes: u8,
+    /// Whether the keys were dropped: late packets are ignored (RFC 9001 §4.9).
+    pub(crate) discarded: bool,
     /// Handshake bytes to be sent.
     pub(crate) crypto_send: SendBuffer,
+
+    // Hardly anything but the handshake.
     /// Handshake bytes received.
     pub(crate) crypto_recv: Reassembly,
+    /// Keys of the level; in the data space only the 0-RTT keys, as the key ring holds the others.
+    pub(crate) keys: Option<LevelKeys>,
 }
 
 impl Space {

@@ -66,19 +66,22 @@ impl Deref for Chunk {
 
 /// Bytes written and not yet acknowledged.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct SendBuffer {
-    /// Offset of each chunk's first byte, and the chunk.
-    chunks: VecDeque<(u64, Chunk)>,
-    /// All bytes below are acknowledged and gone.
-    base: u64,
+    // What shows that there is nothing to send.
     /// Offset after the last byte written.
     end: u64,
     /// Offset of the first byte never sent.
     unsent: u64,
-    /// Acknowledged ranges above `base`.
-    acked: RangeTree,
     /// Ranges to be sent again.
     lost: RangeTree,
+
+    /// All bytes below are acknowledged and gone.
+    base: u64,
+    /// Offset of each chunk's first byte, and the chunk.
+    chunks: VecDeque<(u64, Chunk)>,
+    /// Acknowledged ranges above `base`.
+    acked: RangeTree,
     /// An empty chunk for the next copy.
     spare: Vec<u8>,
 }

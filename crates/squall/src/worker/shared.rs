@@ -554,6 +554,7 @@ impl Bell for Shared {
 
 /// A connection as shared by the worker and the application's handles. Its lock is taken once per
 /// received run, per round of transmission and per application call.
+#[repr(C)]
 pub(crate) struct ConnectionShared {
     pub(crate) handle: ConnectionHandle,
     pub(crate) worker: Arc<Shared>,

@@ -89,23 +89,15 @@ impl Line {
     }
 }
 
-/// The state under the lock.
+/// The state under the lock. What each turn needs comes first.
+#[repr(C)]
 pub(crate) struct State {
-    pub(crate) core: squall_core::Connection,
     /// Queued for transmission, by the application or the worker.
     pub(crate) queued: bool,
     /// The last round of transmission ended with something left to send: the congestion window or
     /// the pacer holds it back, and nothing that an application does can change that. Only an
     /// acknowledgement or a timer can.
     pub(crate) stalled: bool,
-    /// The worker's socket that it has moved to, as the number of sockets replaced before.
-    pub(super) moved_to: u32,
-    /// Bytes of memory that the worker has counted for the connection.
-    pub(crate) memory: usize,
-    /// The connection's number in the endpoint, for events; 0 if there are no subscribers.
-    pub(super) number: u64,
-    /// When it began, for events.
-    pub(super) begun: Time,
     /// The worker has let go of the connection.
     pub(crate) removed: bool,
     pub(crate) connected: bool,
@@ -117,18 +109,27 @@ pub(crate) struct State {
     pub(crate) handshake_data_awaited: bool,
     /// Whether the server accepted a client's early data; `None`: not known yet.
     pub(crate) early_data: Option<bool>,
+    /// The worker's socket that it has moved to, as the number of sockets replaced before.
+    pub(super) moved_to: u32,
+    /// The time that the connection takes, if it is or was measured.
+    pub(super) measured: Option<Box<Measured>>,
+    /// The relay that wakes waiting tasks, if the last to wait is on a multi-thread runtime.
+    pub(super) relay: Option<Arc<Relay>>,
+    /// Wakers that are no longer needed, see [`Locked`].
+    discarded: Vec<Waker>,
+    streams: StreamMap<StreamWaiters>,
+    pub(crate) core: squall_core::Connection,
     pub(crate) closed: Option<CloseReason>,
     /// The tasks that wait for something on the whole connection, by [`Line`].
     lines: [Waiters; Line::COUNT],
     /// The outcome of the last move to another path.
     pub(crate) moved: Option<(Path, bool)>,
-    streams: StreamMap<StreamWaiters>,
-    /// Wakers that are no longer needed, see [`Locked`].
-    discarded: Vec<Waker>,
-    /// The time that the connection takes, if it is or was measured.
-    pub(super) measured: Option<Box<Measured>>,
-    /// The relay that wakes waiting tasks, if the last to wait is on a multi-thread runtime.
-    pub(super) relay: Option<Arc<Relay>>,
+    /// Bytes of memory that the worker has counted for the connection.
+    pub(crate) memory: usize,
+    /// The connection's number in the endpoint, for events; 0 if there are no subscribers.
+    pub(super) number: u64,
+    /// When it began, for events.
+    pub(super) begun: Time,
 }
 
 /// Access to a connection's state. When it ends, the lock is released, and only then are the wakers

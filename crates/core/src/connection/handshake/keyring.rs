@@ -18,7 +18,15 @@ pub(crate) const CURRENT: u8 = 1;
 pub(crate) const NEXT: u8 = 2;
 
 /// Keys and phase of the 1-RTT level.
+#[repr(C)]
 pub(crate) struct KeyRing {
+    // Only for updates.
+    secrets: Secrets,
+    next_local: KeyMaterial,
+    previous: Option<PacketKey>,
+    next: PacketKey,
+
+    // For every packet.
     /// Header protection never changes with an update (RFC 9001 §6).
     pub(crate) local_header: HeaderKey,
     /// The same for received packets.
@@ -26,24 +34,20 @@ pub(crate) struct KeyRing {
     /// The key that this end seals with.
     pub(crate) local: PacketKey,
     remote: PacketKey,
-    previous: Option<PacketKey>,
-    next: PacketKey,
-    next_local: KeyMaterial,
-    secrets: Secrets,
     phase: bool,
+    phase_acked: bool,
+    /// Whether an acknowledgement has left since the peer's last update; before that, the peer
+    /// cannot know that we have followed (RFC 9001 §6.2).
+    ack_sent: bool,
+    /// When the previous keys are dropped (RFC 9001 §6.5).
+    pub(crate) drop_previous_at: Option<Time>,
     /// Lowest number opened in the current phase; `None` until the peer has followed our update.
     first_received: Option<u64>,
     /// Lowest number sent in the current phase; it must be acknowledged before another update (RFC
     /// 9001 §6.1).
     first_sent: u64,
-    phase_acked: bool,
     sealed: u64,
-    /// When the previous keys are dropped (RFC 9001 §6.5).
-    pub(crate) drop_previous_at: Option<Time>,
     updates: u64,
-    /// Whether an acknowledgement has left since the peer's last update; before that, the peer
-    /// cannot know that we have followed (RFC 9001 §6.2).
-    ack_sent: bool,
     /// `updates` when the group being received was numbered.
     group_epoch: u64,
 }

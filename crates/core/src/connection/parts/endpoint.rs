@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use rand::RngCore;
 use rand::rngs::StdRng;
 use squall_wire::{FixedBit, Side};
 
@@ -16,19 +17,22 @@ use crate::token::TokenKey;
 
 /// The endpoint as seen by its connection: the source of ids, tokens and random numbers, and the
 /// receiver of events.
+#[repr(C)]
 pub(crate) struct EndpointLink {
+    /// Events that the endpoint has not taken yet.
+    pub(crate) events: VecDeque<EndpointEvent>,
     /// Makes connection ids and reset tokens.
     pub(crate) ids: Arc<IdSource>,
     /// Seals the tokens of NEW_TOKEN frames.
     pub(crate) tokens: Arc<TokenKey>,
-    /// All randomness of the connection.
-    pub(crate) rng: StdRng,
     /// What this end accepts of the fixed bit, and so whether it greases it.
     pub(crate) fixed_bit: FixedBit,
-    /// Events that the endpoint has not taken yet.
-    pub(crate) events: VecDeque<EndpointEvent>,
     /// Servers: the validated address last reported.
     validated_address: Option<IpAddr>,
+    /// Random bits that are left, below the highest bit that is set.
+    coins: u64,
+    /// All randomness of the connection.
+    pub(crate) rng: StdRng,
 }
 
 impl EndpointLink {
@@ -43,11 +47,22 @@ impl EndpointLink {
         Self {
             ids,
             tokens,
+            coins: 1,
             rng,
             fixed_bit,
             events: VecDeque::new(),
             validated_address,
         }
+    }
+
+    /// An unpredictable bit. The generator's memory, six cache lines, is needed for every 63rd only.
+    pub(crate) fn toss(&mut self) -> bool {
+        if self.coins <= 1 {
+            self.coins = self.rng.next_u64() | 1 << 63;
+        }
+        let heads = self.coins & 1 != 0;
+        self.coins >>= 1;
+        heads
     }
 
     /// Reports a client's address once it is validated, and when it changes (on a server).

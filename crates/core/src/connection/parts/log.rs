@@ -27,15 +27,16 @@ pub(crate) const fn packet_type(id: SpaceId) -> PacketType {
 }
 
 /// The logs of a connection.
+#[repr(C)]
 pub(crate) struct Log {
-    /// `None` unless the owner has set one.
-    pub(crate) qlog: Option<Box<Qlog>>,
-    /// `None` unless the owner observes.
-    observed: Option<Box<Observations>>,
     trace: Trace,
     begun: Time,
     /// Whether early data was accepted, once known.
     early_data: Option<bool>,
+    /// `None` unless the owner observes.
+    observed: Option<Box<Observations>>,
+    /// `None` unless the owner has set one.
+    pub(crate) qlog: Option<Box<Qlog>>,
 }
 
 impl Log {

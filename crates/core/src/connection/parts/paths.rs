@@ -42,21 +42,22 @@ pub(crate) struct Probed {
 }
 
 /// All paths of a connection.
+#[repr(C)]
 pub(crate) struct Paths {
-    side: Side,
     /// The path on which everything except probes is sent.
     pub(crate) active: PathState,
     /// The other paths; `None` until there is one.
     pub(crate) inactive: Option<Box<InactivePaths>>,
-    /// The connection ids that this end has issued.
-    pub(crate) local_ids: LocalIds,
-    /// The connection ids that the peer has issued.
-    pub(crate) remote_ids: RemoteIds,
     /// ECN marks on all paths: the peer's counts do not tell them apart.
     pub(crate) ecn: EcnTotals,
+    side: Side,
     /// Clients: whether the address in use was left at once, for a path that is not yet validated
     /// (`Move::AtOnce`).
     pub(crate) left_at_once: bool,
+    /// The connection ids that the peer has issued.
+    pub(crate) remote_ids: RemoteIds,
+    /// The connection ids that this end has issued.
+    pub(crate) local_ids: LocalIds,
 }
 
 impl Paths {

@@ -36,23 +36,25 @@ const _: () = assert!(LEAST_PACKETS_IN_FLIGHT / 8 > PROBE_RECORDS);
 static GONE: LazyLock<Space> = LazyLock::new(Space::gone);
 
 /// The three spaces and their keys.
+#[repr(C)]
 pub(crate) struct Spaces {
-    data: Space,
-    /// Initial and Handshake; dropped when the handshake is confirmed.
-    early: Option<Box<[Space; 2]>>,
-    /// The 1-RTT keys.
+    /// The 1-RTT keys; what only updates need comes first in them.
     pub(crate) ring: Option<KeyRing>,
     /// When acknowledgements of 1-RTT packets are due.
     pub(crate) ack_policy: AckPolicy,
-    /// ACK-only packets since the last ack-eliciting one.
-    pub(crate) ack_only_run: u32,
+    /// Initial and Handshake; dropped when the handshake is confirmed.
+    early: Option<Box<[Space; 2]>>,
     /// The packet number to skip next (RFC 9000 §21.4).
     skip_number: u64,
-    /// Packets that failed authentication, under all keys.
-    forged: u64,
     max_packets_in_flight: usize,
     /// Scratch space of loss detection.
     pub(crate) lost: Lost,
+    /// ACK-only packets since the last ack-eliciting one.
+    pub(crate) ack_only_run: u32,
+    /// What only the handshake needs comes last in it.
+    data: Space,
+    /// Packets that failed authentication, under all keys.
+    forged: u64,
 }
 
 impl Index<SpaceId> for Spaces {

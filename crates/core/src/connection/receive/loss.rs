@@ -62,6 +62,9 @@ impl Connection {
 
     /// Handles the losses that were found in a space.
     fn declare_lost(&mut self, id: SpaceId, now: Time, lost: &Lost) {
+        if lost.numbers.is_empty() {
+            return;
+        }
         let mut found = Found {
             first: None,
             newest_sent: None,

@@ -7,7 +7,6 @@
 
 use std::ops::Range;
 
-use rand::RngCore;
 use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
 use squall_wire::{StreamId, Writer, frame, packet_number, varint};
 
@@ -156,7 +155,7 @@ impl Connection {
         let dcid = self.paths.remote_ids.current();
         let mut header = self.short_header(dcid, self.paths.active.spin.value());
         // RFC 9287 §3: unpredictable, for a bundle at a time.
-        header.greased = self.handshake.peer.greased && self.endpoint.rng.next_u32() & 1 != 0;
+        header.greased = self.handshake.peer.greased && self.endpoint.toss();
         let space = &self.spaces[SpaceId::Data];
         let first = space.sent.next_number();
         // One width for all numbers, wide enough for the last.
