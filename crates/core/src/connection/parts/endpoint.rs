@@ -55,7 +55,8 @@ impl EndpointLink {
         }
     }
 
-    /// An unpredictable bit. The generator's memory, six cache lines, is needed for every 63rd only.
+    /// An unpredictable bit. Only every 63rd needs the generator, whose memory is seldom in the
+    /// caches.
     pub(crate) fn toss(&mut self) -> bool {
         if self.coins <= 1 {
             self.coins = self.rng.next_u64() | 1 << 63;
