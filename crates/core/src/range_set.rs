@@ -57,8 +57,14 @@ impl RangeSet {
     }
 
     /// The highest range that begins below `value`.
+    #[inline]
     #[must_use]
     pub(crate) fn last_before(&self, value: u64) -> Option<Range<u64>> {
+        // Usually there is none, or the highest is asked for.
+        let last = self.ranges.back()?;
+        if last.start < value {
+            return Some(last.clone());
+        }
         let i = self.ranges.partition_point(|r| r.start < value);
         self.ranges.get(i.checked_sub(1)?).cloned()
     }

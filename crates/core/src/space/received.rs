@@ -91,18 +91,27 @@ pub(crate) struct ReceivedPackets {
     ecn_seen: bool,
 }
 
-/// A range of received numbers without the omitted ones, in pieces, highest first.
+/// The received numbers without the omitted ones, in ranges, highest first.
 #[derive(Clone)]
-struct Reported<'a> {
+struct Reported<'a, I> {
+    received: I,
+    /// Numbers below are not reported.
+    below: u64,
+    /// What is left of the current range.
     rest: Range<u64>,
     left_out: &'a RangeSet,
 }
 
-impl Iterator for Reported<'_> {
+impl<'a, I: Iterator<Item = &'a Range<u64>>> Iterator for Reported<'a, I> {
     type Item = RangeInclusive<u64>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.rest.is_empty() {
+        loop {
+            if self.rest.is_empty() {
+                let range = self.received.next().filter(|r| r.end > self.below)?;
+                self.rest = range.clone();
+            }
             let Range { start, end } = self.rest;
             let hole = self.left_out.last_before(end);
             let hole = hole.filter(|h| h.end > start).unwrap_or(start..start);
@@ -111,7 +120,6 @@ impl Iterator for Reported<'_> {
                 return Some(hole.end..=end - 1);
             }
         }
-        None
     }
 }
 
@@ -314,15 +322,13 @@ impl ReceivedPackets {
 
     /// The ranges to report, in descending order as in an ACK frame.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + Clone + '_ {
-        let below = self.reported_below;
-        let received = self.numbers.iter().rev();
-        received
-            .take_while(move |r| r.end > below)
-            .flat_map(|r| Reported {
-                rest: r.clone(),
-                left_out: &self.unacknowledged,
-            })
-            .take(MAX_ACK_RANGES)
+        let reported = Reported {
+            received: self.numbers.iter().rev(),
+            below: self.reported_below,
+            rest: 0..0,
+            left_out: &self.unacknowledged,
+        };
+        reported.take(MAX_ACK_RANGES)
     }
 
     /// Whether packets are missing between those that are still reported: lost, late, or numbers

@@ -110,6 +110,9 @@ impl ChunkPool {
     /// Moves all chunks of `other` here.
     pub fn absorb(&mut self, other: &mut Self) {
         for (class, chunks) in other.sizes.iter_mut().enumerate() {
+            if chunks.is_empty() {
+                continue;
+            }
             // Drained, not taken: the vector's memory serves the next chunk that returns.
             for chunk in chunks.drain(..) {
                 self.give(chunk, Some(class as u8));

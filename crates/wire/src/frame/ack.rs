@@ -128,11 +128,11 @@ impl Iterator for AckRanges<'_> {
 /// type 0x03 when there are ECN counts.
 pub(super) fn write(
     w: &mut Writer<'_>,
-    ranges_descending: impl Iterator<Item = RangeInclusive<u64>> + Clone,
+    mut ranges_descending: impl Iterator<Item = RangeInclusive<u64>> + Clone,
     delay: u64,
     ecn: Option<EcnCounts>,
 ) -> usize {
-    let Some(first) = ranges_descending.clone().next() else {
+    let Some(first) = ranges_descending.next() else {
         return 0;
     };
     let (largest, first_range) = (*first.end(), first.end().saturating_sub(*first.start()));
@@ -143,14 +143,14 @@ pub(super) fn write(
         1 + varint::size(largest) + varint::size(delay) + varint::size(first_range) + ecn_size;
 
     // The count comes before the ranges: one pass finds how many fit, a second one writes them.
-    let additional = Gaps::new(*first.start(), ranges_descending.skip(1));
-    let (mut size, mut count) = (fixed, 0u64);
-    if size + varint::size(count) > w.remaining() {
+    let additional = Gaps::new(*first.start(), ranges_descending);
+    let (mut size, mut count) = (fixed, 0);
+    if size + varint::size(0) > w.remaining() {
         return 0;
     }
     for (gap, len) in additional.clone() {
         size += varint::size(gap) + varint::size(len);
-        if size + varint::size(count + 1) > w.remaining() {
+        if size + varint::size(count as u64 + 1) > w.remaining() {
             break;
         }
         count += 1;
@@ -159,21 +159,18 @@ pub(super) fn write(
     w.u8(if ecn.is_some() { ty::ACK_ECN } else { ty::ACK } as u8);
     w.varint(largest);
     w.varint(delay);
-    w.varint(count);
+    w.varint(count as u64);
     w.varint(first_range);
-    let mut written = 1;
-    // `count` was determined from the same ranges, so both ends of the zip are reached together.
-    for ((gap, len), _) in additional.zip(0..count) {
+    for (gap, len) in additional.take(count) {
         w.varint(gap);
         w.varint(len);
-        written += 1;
     }
     if let Some(ecn) = ecn {
         w.varint(ecn.ect0);
         w.varint(ecn.ect1);
         w.varint(ecn.ce);
     }
-    written
+    1 + count
 }
 
 /// Lengthens the ACK frame that `w` ends with, and that begins at `at`, to `len` bytes, with longer

@@ -497,7 +497,9 @@ impl Spaces {
     /// The probe timeout that expires first, and its space (RFC 9002 §A.8).
     pub(crate) fn next_probe(&self, now: Time, asked: &ProbeTimeout) -> Option<(Time, SpaceId)> {
         let open = |id: SpaceId| self[id].sent.outstanding_eliciting() > 0;
-        let handshake_open = open(SpaceId::Initial) || open(SpaceId::Handshake);
+        let handshake_over = self.early.is_none();
+        let handshake_open =
+            !handshake_over && (open(SpaceId::Initial) || open(SpaceId::Handshake));
         if !handshake_open && (!open(SpaceId::Data) || !asked.peer_validated_us) {
             // RFC 9002 §6.2.2.1: a client has to keep the server's amplification limit from
             // deadlocking both. Early data in flight does not help: it is not probed before the
@@ -507,16 +509,20 @@ impl Spaces {
             }
             return Some((now + asked.timeout, self.highest_handshake_level()));
         }
-        let last_sent = self.iter().map(|s| s.last_eliciting).max();
+        let last_sent = || self.iter().map(|s| s.last_eliciting).max();
         let mut earliest = None::<(Time, SpaceId)>;
-        for id in SpaceId::ALL {
+        let spaces = match handshake_over {
+            true => &[SpaceId::Data][..],
+            false => &SpaceId::ALL,
+        };
+        for &id in spaces {
             let space = &self[id];
             // Lost handshake data may have to wait for a window full of 1-RTT packets, which the
             // peer acknowledges only after that data: a probe breaks the deadlock (RFC 9002 §7.5).
             let locked_out =
                 asked.window_full && id != SpaceId::Data && space.crypto_send.wants_to_send();
             let sent = match space.sent.outstanding_eliciting() {
-                0 if locked_out => last_sent.unwrap_or(now),
+                0 if locked_out => last_sent().unwrap_or(now),
                 0 => continue,
                 _ => space.last_eliciting,
             };
