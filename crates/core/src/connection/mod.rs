@@ -80,9 +80,9 @@ enum State {
 /// After `receive`, `on_timeout` or any other method, the owner polls the events, calls `transmit`
 /// until it returns nothing, and reads `next_timeout` once.
 ///
-/// Fields are in the order of memory: what every packet needs lies together, in the parts, too,
-/// since none of it is in the caches when one of thousands of connections has its turn (decision
-/// 58).
+/// The fields lie in memory in this order (decision 58). What every packet needs is together, here
+/// and in each part: with thousands of connections, none of it is in the caches when a connection
+/// has its turn.
 #[repr(C)]
 pub struct Connection {
     log: Log,

@@ -74,7 +74,7 @@ pub(crate) struct Space {
     /// Handshake bytes to be sent.
     pub(crate) crypto_send: SendBuffer,
 
-    // Hardly anything but the handshake.
+    // For the handshake, and hardly ever later.
     /// Handshake bytes received.
     pub(crate) crypto_recv: Reassembly,
     /// Keys of the level; in the data space only the 0-RTT keys, as the key ring holds the others.

@@ -51,7 +51,7 @@ pub(crate) struct Spaces {
     pub(crate) lost: Lost,
     /// ACK-only packets since the last ack-eliciting one.
     pub(crate) ack_only_run: u32,
-    /// What only the handshake needs comes last in it.
+    /// 0-RTT and 1-RTT packets; what only the handshake needs comes last in it.
     data: Space,
     /// Packets that failed authentication, under all keys.
     forged: u64,
