@@ -4,8 +4,8 @@
 //!   packaging/squall.service   systemd-analyze verify, if installed
 //!   packaging/Dockerfile       docker build and run, with a daemon
 //! ```
-//! Checks that are impossible on this machine are named, but are not failures. Whether squall takes
-//! the arguments that both start it with is a test of squall-cli (`crates/cli/tests/packaging.rs`).
+//! Checks that are impossible on this machine are named, but are not failures. A test of squall-cli
+//! (`crates/cli/tests/packaging.rs`) checks that squall accepts the arguments in both files.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What `packaging` starts: the systemd unit and the image run `squall` with arguments that it
-//! takes. `cargo xtask service` checks the rest of both files.
+//! The systemd unit and the image in `packaging` start `squall` with arguments that it accepts.
+//! `cargo xtask service` checks the rest of both files.
 
 use std::fs;
 use std::path::Path;

@@ -147,7 +147,7 @@ async fn serve_connection(connection: &Connection, service: &Arc<Service>, tally
 }
 
 /// Starts on a stream at once, and makes it a task only if it has to wait: a request that has
-/// already arrived costs no task.
+/// already arrived costs no task. The caller boxes the future, so that its own does not hold it.
 async fn run<F>(connection: &Connection, mut answer: Pin<Box<F>>)
 where
     F: Future<Output = ()> + Send + 'static,

@@ -79,10 +79,9 @@ enum State {
 ///
 /// After `receive`, `on_timeout` or any other method, the owner polls the events, calls `transmit`
 /// until it returns nothing, and reads `next_timeout` once.
-///
-/// The fields lie in memory in this order (decision 58). What every packet needs is together, here
-/// and in each part: with thousands of connections, none of it is in the caches when a connection
-/// has its turn.
+// The fields lie in memory in this order (decision 58). What every packet needs is together, here
+// and in each part: with thousands of connections, none of it is in the caches when a connection's
+// turn comes.
 #[repr(C)]
 pub struct Connection {
     log: Log,

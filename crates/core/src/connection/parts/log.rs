@@ -33,6 +33,8 @@ pub(crate) struct Log {
     begun: Time,
     /// Whether early data was accepted, once known.
     early_data: Option<bool>,
+
+    // For every packet.
     /// `None` unless the owner observes.
     observed: Option<Box<Observations>>,
     /// `None` unless the owner has set one.
