@@ -188,12 +188,15 @@ fn open_of_forged_into_targets(batch: &Batch, keys: &squall_protect::Keys) -> Di
 
 /// Received packets whose masked first bytes unmask to a number of one byte, and of four: a
 /// difference would reveal bits of the mask to an attacker (RFC 9001 §9.5). `at_once` of them per
-/// call.
+/// call, in place or into targets, which leave as much of each packet as a frame's head takes.
 fn receipt_of_number_lengths(
     batch: &Batch,
     at_once: usize,
+    into_targets: bool,
     keys: &squall_protect::Keys,
 ) -> Difference {
+    let len = batch.clone().payload(0).len();
+    let mut memory = vec![0; len * batch.spans.len()];
     let inputs = [0x40, 0x43].map(|wanted| {
         let mut received = batch.clone();
         received.seal(keys);
@@ -208,9 +211,16 @@ fn receipt_of_number_lengths(
         forged_at(&received, 0)
     });
     steady(&inputs, |batch| {
+        let mut data = memory.chunks_exact_mut(len);
         for spans in batch.spans.chunks_mut(at_once) {
             keys.header.unprotect(&mut batch.buf, spans);
-            keys.packet.open(&mut batch.buf, spans, 0);
+            if into_targets {
+                let mut targets: [&mut [u8]; 8] =
+                    std::array::from_fn(|_| data.next().map_or(&mut [][..], |data| &mut data[6..]));
+                (keys.packet).open_into(&mut batch.buf, spans, 0, &mut targets);
+            } else {
+                keys.packet.open(&mut batch.buf, spans, 0);
+            }
         }
     })
 }
@@ -267,7 +277,12 @@ fn operations_take_constant_time() {
                 ),
                 (
                     "unprotect and open, number of one or four bytes",
-                    receipt_of_number_lengths(&batch, count, keys),
+                    receipt_of_number_lengths(&batch, count, false, keys),
+                    CACHE_LINES,
+                ),
+                (
+                    "unprotect and open into targets, number of one or four bytes",
+                    receipt_of_number_lengths(&batch, count, true, keys),
                     CACHE_LINES,
                 ),
             ] {
@@ -293,7 +308,7 @@ fn operations_take_constant_time() {
         };
         for payload_len in lens.iter().cloned().flatten() {
             let batch = Batch::new(payload_len, 16);
-            let Difference { t, share } = receipt_of_number_lengths(&batch, 1, keys);
+            let Difference { t, share } = receipt_of_number_lengths(&batch, 1, false, keys);
             let line = format!(
                 "{t:9.1} {:+7.2} %  {suite:?} {} {payload_len}x1: number of one or four bytes",
                 100.0 * share,

@@ -86,6 +86,9 @@ enum State {
 pub struct Connection {
     log: Log,
     side: Side,
+    /// Bytes between the beginning of the packet number and the stream data, in the packets of the
+    /// last group if bulk data filled it; otherwise 0.
+    run_skips: u8,
     state: State,
     config: Arc<TransportConfig>,
     duties: Duties,
@@ -124,6 +127,7 @@ impl Connection {
         let trace = Trace::new(side, path.remote, id);
         let mut connection = Self {
             side,
+            run_skips: 0,
             state: State::Handshaking,
             handshake: Handshake::new(side, version, id, begun.tls, attempt),
             spaces: Spaces::new(&config, &mut rng),

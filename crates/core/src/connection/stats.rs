@@ -64,6 +64,9 @@ pub struct Stats {
     /// Packets written or taken in runs. For tests: an idle connection has to stay small.
     #[cfg(test)]
     pub(crate) packets_in_runs: u64,
+    /// Packets whose data was opened into the reader's chunk.
+    #[cfg(test)]
+    pub(crate) packets_ahead: u64,
     /// Key updates so far, by either side (RFC 9001 §6).
     pub key_updates: u64,
     /// Smoothed round-trip time.

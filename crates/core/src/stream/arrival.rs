@@ -1,7 +1,12 @@
 //! Received frames of streams (RFC 9000 §19.4 to §19.14).
 
+use std::ops::Range;
+
+use bytes::BytesMut;
 use squall_wire::{Direction, StreamId, TransportErrorCode};
 
+use super::chunk_pool::ChunkPool;
+use super::reassembly::Reassembly;
 use super::recv::{Received, RecvState};
 use super::{SendState, Streams, index};
 use crate::event::Event;
@@ -87,6 +92,53 @@ impl Streams {
         len: u64,
         pieces: &[&[u8]],
     ) -> bool {
+        self.append_run(id, offset, len, pieces.len(), |data, pool| {
+            let mut offset = offset;
+            for piece in pieces {
+                let taken = data.insert(offset, piece, pool);
+                debug_assert!(taken.is_ok(), "there is room for each");
+                offset += piece.len() as u64;
+            }
+        })
+    }
+
+    /// As [`on_stream_run`](Self::on_stream_run), for data that lies in one piece, `part`, of a
+    /// chunk from [`whole_chunk`](Self::whole_chunk). The chunk is taken only if this succeeds.
+    pub(crate) fn on_stream_chunk(
+        &mut self,
+        id: StreamId,
+        offset: u64,
+        chunk: &mut BytesMut,
+        part: Range<usize>,
+    ) -> bool {
+        self.append_run(id, offset, part.len() as u64, 1, |data, pool| {
+            let chunk = std::mem::take(chunk).freeze();
+            data.push(offset, chunk.slice(part), chunk.len(), pool);
+            pool.give_filled(chunk);
+        })
+    }
+
+    /// A chunk of [`LARGEST`](super::chunk_pool::LARGEST) bytes, which have any values, if one is
+    /// free.
+    pub(crate) fn whole_chunk(&mut self) -> Option<BytesMut> {
+        self.pool.take_filled()
+    }
+
+    /// Takes back a chunk that no stream has taken.
+    pub(crate) fn give_whole_chunk(&mut self, chunk: BytesMut) {
+        self.pool.give_filled(chunk.freeze());
+    }
+
+    /// Has `store` append `len` bytes in so many pieces, unless this is more than appending.
+    #[inline]
+    fn append_run(
+        &mut self,
+        id: StreamId,
+        offset: u64,
+        len: u64,
+        pieces: usize,
+        store: impl FnOnce(&mut Reassembly, &mut ChunkPool),
+    ) -> bool {
         let Some(slot) = self.find(id) else {
             return false;
         };
@@ -97,14 +149,15 @@ impl Streams {
         let Some(recv) = stream.recv.as_mut() else {
             return false;
         };
-        let Some(rise) = recv.rise_of_run(offset, len, pieces.len()) else {
+        let Some(rise) = recv.rise_of_run(offset, len, pieces) else {
             return false;
         };
         if self.recv_credit.receive_more(rise).is_none() {
             return false;
         }
         let before = recv.data.pieces();
-        recv.receive_run(offset, pieces, pool);
+        store(&mut recv.data, pool);
+        recv.receive_run(offset + len);
         self.fragments = self.fragments + recv.data.pieces() - before;
         self.tell_reader(slot);
         true

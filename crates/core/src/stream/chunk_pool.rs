@@ -9,7 +9,7 @@
 //! dropped. Chunk sizes are powers of two, so a stream that receives little at a time takes little
 //! memory.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
 /// The smallest chunk, in bytes: it holds most requests. Smaller sizes would make every idle
 /// connection larger, because it has a list for each size.
@@ -32,6 +32,9 @@ const LOOKED_AT: usize = 16;
 #[derive(Debug, Default)]
 pub struct ChunkPool {
     sizes: [Vec<BytesMut>; SIZES],
+    /// Chunks of [`LARGEST`] bytes that are written in one go. All of their bytes have a value, as
+    /// writing anywhere but at the end requires.
+    filled: Vec<Bytes>,
     /// Bytes of the chunks that hold data not yet read by a connection's reader. Not exchanged when
     /// a pool is lent.
     used: usize,
@@ -83,6 +86,30 @@ impl ChunkPool {
         chunks.push(chunk);
     }
 
+    /// A chunk of [`LARGEST`] bytes, whose bytes have any values. `None` if readers hold as many as
+    /// the pool keeps: data that piles up lies in chunks that are filled to their ends.
+    pub(crate) fn take_filled(&mut self) -> Option<BytesMut> {
+        if let Some(i) = self.filled.iter().rposition(Bytes::is_unique) {
+            return self.filled.remove(i).try_into_mut().ok();
+        }
+        if self.filled.len() >= kept(SIZES - 1) {
+            return None;
+        }
+        let mut chunk = BytesMut::zeroed(LARGEST);
+        // From now on the chunk is one that can be shared, and sharing it allocates nothing.
+        let _ = chunk.split_off(LARGEST);
+        Some(chunk)
+    }
+
+    /// Takes back a chunk from [`take_filled`](Self::take_filled), for use again once all other
+    /// handles to it are dropped.
+    pub(crate) fn give_filled(&mut self, chunk: Bytes) {
+        if self.filled.len() >= kept(SIZES - 1) {
+            self.filled.remove(0);
+        }
+        self.filled.push(chunk);
+    }
+
     /// A chunk of this size is in use.
     pub(super) const fn note(&mut self, size: usize) {
         self.used += size;
@@ -99,16 +126,22 @@ impl ChunkPool {
         let kept: usize = sizes
             .map(|(class, chunks)| chunks.len() * (SMALLEST << class))
             .sum();
-        self.used + kept
+        // Others are counted as used.
+        let free = self.filled.iter().filter(|chunk| chunk.is_unique()).count();
+        self.used + kept + free * LARGEST
     }
 
     /// Exchanges the chunks.
     pub(super) const fn swap(&mut self, other: &mut Self) {
         std::mem::swap(&mut self.sizes, &mut other.sizes);
+        std::mem::swap(&mut self.filled, &mut other.filled);
     }
 
     /// Moves all chunks of `other` here.
     pub fn absorb(&mut self, other: &mut Self) {
+        for chunk in other.filled.drain(..) {
+            self.give_filled(chunk);
+        }
         for (class, chunks) in other.sizes.iter_mut().enumerate() {
             if chunks.is_empty() {
                 continue;
@@ -123,12 +156,13 @@ impl ChunkPool {
     /// Whether there is no chunk.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.sizes.iter().all(Vec::is_empty)
+        self.sizes.iter().all(Vec::is_empty) && self.filled.is_empty()
     }
 
     /// Frees all unused memory.
     pub(crate) fn clear(&mut self) {
         self.sizes = Default::default();
+        self.filled = Vec::new();
     }
 }
 
@@ -163,6 +197,41 @@ mod tests {
         }
         let (chunk, class) = pool.take(65_537);
         assert_eq!((chunk.capacity(), class), (65_537, None));
+    }
+
+    #[test]
+    fn a_filled_chunk_is_used_again_once_nobody_reads_it() {
+        let mut pool = ChunkPool::default();
+        let mut chunk = pool.take_filled().unwrap();
+        let place = chunk.as_ptr();
+        chunk[LARGEST - 1] = 7;
+        let chunk = chunk.freeze();
+        let slice = chunk.slice(100..200);
+        pool.give_filled(chunk);
+        assert_eq!(pool.memory(), 0, "counted by whoever noted its size");
+        let other = pool.take_filled().unwrap();
+        assert_ne!(other.as_ptr(), place, "the reader still has a slice");
+        drop(slice);
+        assert_eq!(pool.memory(), LARGEST);
+        let again = pool.take_filled().unwrap();
+        assert_eq!((again.as_ptr(), again.len()), (place, LARGEST));
+        assert_eq!(again[LARGEST - 1], 7, "nothing is cleared or copied");
+        // A reader that keeps its data.
+        let (mut lent, mut worker, mut slices) =
+            (ChunkPool::default(), ChunkPool::default(), Vec::new());
+        for pool in [&mut lent, &mut worker] {
+            while let Some(chunk) = pool.take_filled() {
+                let chunk = chunk.freeze();
+                slices.push(chunk.slice(..10));
+                pool.give_filled(chunk);
+            }
+        }
+        assert_eq!(slices.len(), 2 * KEPT / LARGEST);
+        worker.absorb(&mut lent);
+        drop(slices);
+        assert!(lent.is_empty() && worker.memory() == KEPT);
+        worker.clear();
+        assert!(worker.is_empty());
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //! Bytes are copied once, from the datagram to the end of the segment that they continue. In the
 //! common case that is the last segment and its chunk has room: a compare and a copy. Chunks that
 //! the reader has finished with return through the pool (`chunk_pool`), so a steady transfer
-//! allocates nothing.
+//! allocates nothing. A bundle that bulk data fills is opened into a chunk of its own, which
+//! becomes a segment without a copy (`connection/receive/ahead.rs`).
 //!
 //! If each small piece had its own segment, a peer that sends single bytes would make us allocate
 //! for each of them, and move thousands of segments for one that lies between others: 161 ns per
@@ -267,7 +268,7 @@ impl Reassembly {
     #[must_use]
     pub(crate) fn is_readable(&self) -> bool {
         match self.segments.front() {
-            Some(first) => first.start == self.read && !first.data.is_empty(),
+            Some(first) => first.start == self.read && !first.is_empty(),
             None => self.unordered.is_some() && self.is_readable_unordered(),
         }
     }
@@ -290,7 +291,7 @@ impl Reassembly {
     #[must_use]
     pub(crate) fn held(&self) -> usize {
         match &self.unordered {
-            None => self.segments.iter().map(|segment| segment.size).sum(),
+            None => self.segments.iter().map(Segment::size).sum(),
             Some(unordered) => unordered.held(),
         }
     }
@@ -352,10 +353,10 @@ impl Reassembly {
     ) -> Result<(), TooFragmented> {
         if let Some(last) = self.segments.back_mut()
             && last.end() == offset
-            && last.data.capacity() - last.data.len() >= data.len()
+            && last.room() >= data.len()
             && self.cells.is_empty()
         {
-            last.data.extend_from_slice(data);
+            last.append(data);
             return Ok(());
         }
         self.insert_slow(offset, data, pool)
@@ -466,20 +467,12 @@ impl Reassembly {
 
     /// Appends to a chunk what fits, growing a small one; returns how much.
     fn extend(segment: &mut Segment, data: &[u8], pool: &mut ChunkPool) -> usize {
-        let chunk = &mut segment.data;
-        let mut room = chunk.capacity() - chunk.len();
-        if room < data.len() && chunk.capacity() < LEAST_CHUNK && !chunk.is_empty() {
+        if segment.room() < data.len() {
             // A segment after a gap starts at its exact size; the data that follows makes it grow
             // by doubling.
-            chunk.reserve(data.len().max(chunk.len()));
-            pool.settle(segment.size);
-            segment.size = chunk.capacity();
-            pool.note(segment.size);
-            room = chunk.capacity() - chunk.len();
+            segment.grow(data.len(), LEAST_CHUNK, pool);
         }
-        let n = room.min(data.len());
-        chunk.extend_from_slice(&data[..n]);
-        n
+        segment.append(data)
     }
 
     /// Starts a segment at index `at` with as many bytes of `data` as its chunk holds.
@@ -489,7 +482,11 @@ impl Reassembly {
                 || at
                     .checked_sub(1)
                     .is_some_and(|i| self.segments[i].end() == offset));
-        let (mut chunk, class) = if continues && offset >= ROOM_AFTER {
+        let last = at.checked_sub(1).and_then(|i| self.segments.get(i));
+        let (mut chunk, class) = if last.is_some_and(Segment::is_filled) {
+            // Most likely another whole chunk follows.
+            pool.take(data.len().min(LARGEST))
+        } else if continues && offset >= ROOM_AFTER {
             if at > 0 {
                 // The previous chunk was filled while the reader was away.
                 self.next_chunk = (2 * self.next_chunk).clamp(LEAST_CHUNK as u32, LARGEST as u32);
@@ -507,16 +504,16 @@ impl Reassembly {
         pool.note(size);
         let n = data.len().min(size);
         chunk.extend_from_slice(&data[..n]);
-        self.segments.insert(
-            at,
-            Segment {
-                start: offset,
-                data: chunk,
-                size,
-                class,
-            },
-        );
+        self.segments
+            .insert(at, Segment::growing(offset, chunk, class));
         n
+    }
+
+    /// Appends a part of a chunk of `size` bytes at `offset`, where the bytes end
+    /// ([`ends_at`](Self::ends_at)).
+    pub(crate) fn push(&mut self, offset: u64, data: Bytes, size: usize, pool: &mut ChunkPool) {
+        pool.note(size);
+        self.segments.push_back(Segment::filled(offset, data, size));
     }
 
     /// The next bytes in order, at most `max`, without a copy.
@@ -528,7 +525,7 @@ impl Reassembly {
         let segment = self.segments.front_mut()?;
         let bytes = segment.take(max);
         self.read += bytes.len() as u64;
-        if segment.data.is_empty()
+        if segment.is_empty()
             && let Some(segment) = self.segments.pop_front()
         {
             if !several {
@@ -649,7 +646,7 @@ mod tests {
         let (mut stream, mut pool) = (Reassembly::of_stream(), ChunkPool::default());
         stream.insert(0, &[7; 108], &mut pool).unwrap();
         stream.insert(108, &[7; 916], &mut pool).unwrap();
-        let held: usize = stream.segments.iter().map(|s| s.data.capacity()).sum();
+        let held: usize = stream.segments.iter().map(Segment::size).sum();
         assert!((1024..=2048).contains(&held), "{held} bytes for 1,024");
         let read = |stream: &mut Reassembly, pool: &mut ChunkPool| {
             let mut places = Vec::new();
@@ -666,6 +663,45 @@ mod tests {
         assert_eq!(read(&mut stream, &mut pool), places);
     }
 
+    /// Whole chunks join what was copied, for readers in either order, and small pieces between
+    /// them take little memory.
+    #[test]
+    fn whole_chunks_are_read_in_turn_with_copied_data() {
+        for unordered in [false, true] {
+            let (mut stream, mut pool) = (Reassembly::of_stream(), ChunkPool::default());
+            let bytes = |start: u64, len: u64| (start..start + len).map(byte).collect::<Vec<_>>();
+            let mut offset = 0;
+            for i in 0..6 {
+                let small = bytes(offset, 1_400 + i);
+                stream.insert(offset, &small, &mut pool).unwrap();
+                offset += small.len() as u64;
+                assert!(stream.ends_at(offset));
+                let mut chunk = pool.take_filled().unwrap();
+                chunk[500..60_000].copy_from_slice(&bytes(offset, 59_500));
+                let chunk = chunk.freeze();
+                stream.push(offset, chunk.slice(500..60_000), LARGEST, &mut pool);
+                pool.give_filled(chunk);
+                offset += 59_500;
+            }
+            assert_eq!(stream.pieces(), 12);
+            assert!(stream.held() <= 6 * (LARGEST + SMALL_MESSAGE));
+            let mut read = 0;
+            while read < offset {
+                let piece = match unordered {
+                    true => {
+                        let (at, piece) = stream.read_unordered(50_000, &mut pool).unwrap();
+                        assert_eq!(at, read);
+                        piece
+                    }
+                    false => stream.read(50_000, &mut pool).unwrap(),
+                };
+                assert_eq!(piece, bytes(read, piece.len() as u64));
+                read += piece.len() as u64;
+            }
+            assert_eq!(stream.held(), 0);
+        }
+    }
+
     /// Chunks grow with the data that arrives between two reads, up to a limit, and shrink again.
     #[test]
     fn chunks_are_sized_by_what_arrives() {
@@ -676,7 +712,7 @@ mod tests {
                 stream.insert(offset, &[5; 1000], pool).unwrap();
                 offset += 1000;
             }
-            let held: usize = stream.segments.iter().map(|s| s.data.capacity()).sum();
+            let held: usize = stream.segments.iter().map(Segment::size).sum();
             while stream.read(usize::MAX, pool).is_some() {}
             assert!(
                 stream.segments.is_empty(),

@@ -151,14 +151,9 @@ impl RecvStream {
             .then(|| end.saturating_sub(self.credit.received()))
     }
 
-    /// Stores the pieces that `rise_of_run` was asked about.
-    pub(crate) fn receive_run(&mut self, mut offset: u64, pieces: &[&[u8]], pool: &mut ChunkPool) {
-        for data in pieces {
-            let taken = self.data.insert(offset, data, pool);
-            debug_assert!(taken.is_ok(), "there is room for each");
-            offset += data.len() as u64;
-        }
-        let rise = self.credit.receive_to(offset);
+    /// The bytes up to `end` that `rise_of_run` was asked about have been stored.
+    pub(crate) fn receive_run(&mut self, end: u64) {
+        let rise = self.credit.receive_to(end);
         debug_assert!(rise.is_some(), "there is credit for all");
     }
 

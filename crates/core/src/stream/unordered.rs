@@ -56,7 +56,7 @@ impl Unordered {
 
     /// Bytes of the chunks.
     pub(super) fn held(&self) -> usize {
-        self.queue.iter().map(|segment| segment.size).sum()
+        self.queue.iter().map(Segment::size).sum()
     }
 
     pub(super) fn is_readable(&self) -> bool {
@@ -99,11 +99,7 @@ impl Unordered {
         while !data.is_empty() {
             let continues = self.last_end == offset;
             let taken = match self.queue.back_mut() {
-                Some(last) if continues && last.data.len() < last.data.capacity() => {
-                    let n = data.len().min(last.data.capacity() - last.data.len());
-                    last.data.extend_from_slice(&data[..n]);
-                    n
-                }
+                Some(last) if continues && last.room() > 0 => last.append(data),
                 _ => self.begin(offset, data, continues, pool),
             };
             self.received.insert(offset..offset + taken as u64);
@@ -127,12 +123,7 @@ impl Unordered {
         pool.note(size);
         let n = data.len().min(size);
         chunk.extend_from_slice(&data[..n]);
-        self.queue.push_back(Segment {
-            start: offset,
-            data: chunk,
-            size,
-            class,
-        });
+        self.queue.push_back(Segment::growing(offset, chunk, class));
         n
     }
 
@@ -141,7 +132,7 @@ impl Unordered {
         let segment = self.queue.front_mut().filter(|_| max > 0)?;
         let offset = segment.start;
         let bytes = segment.take(max);
-        if segment.data.is_empty()
+        if segment.is_empty()
             && let Some(segment) = self.queue.pop_front()
         {
             segment.give_back(pool);

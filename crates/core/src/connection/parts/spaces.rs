@@ -220,35 +220,50 @@ impl Spaces {
         slots
     }
 
-    /// Opens the packets of a group, with one call for each key slot; returns the calls.
-    pub(crate) fn open(
+    /// Opens the packets of a group, with one call for each key slot; returns the calls. Packets
+    /// under the current keys are opened into their targets, if there are any
+    /// ([`PacketKey::open_into`](squall_protect::PacketKey::open_into)).
+    pub(crate) fn open<'a>(
         &self,
-        bytes: &mut [u8],
+        bytes: &'a mut [u8],
         id: SpaceId,
         spans: &mut [PacketSpan],
         slots: [bool; 3],
+        targets: &mut [&'a mut [u8]],
     ) -> u64 {
         let mut calls = 0;
-        for slot in [PREVIOUS, CURRENT, NEXT] {
-            if !slots[usize::from(slot)] {
-                continue;
-            }
-            let key = match &self.ring {
-                Some(ring) if id == SpaceId::Data => ring.opening(slot),
-                _ => (self[id].keys.as_ref()).map(|keys| &keys.remote.packet),
-            };
-            match key {
-                Some(key) => {
-                    key.open(bytes, spans, slot);
-                    calls += 1;
-                }
-                None => spans
-                    .iter_mut()
-                    .filter(|s| s.slot == slot && s.outcome == Outcome::Pending)
-                    .for_each(|s| s.outcome = Outcome::NoKey),
+        for slot in [PREVIOUS, NEXT] {
+            if slots[usize::from(slot)] {
+                calls += self.open_slot(bytes, id, spans, slot, &mut []);
             }
         }
+        if slots[usize::from(CURRENT)] {
+            calls += self.open_slot(bytes, id, spans, CURRENT, targets);
+        }
         calls
+    }
+
+    fn open_slot<'a>(
+        &self,
+        bytes: &'a mut [u8],
+        id: SpaceId,
+        spans: &mut [PacketSpan],
+        slot: u8,
+        targets: &mut [&'a mut [u8]],
+    ) -> u64 {
+        let key = match &self.ring {
+            Some(ring) if id == SpaceId::Data => ring.opening(slot),
+            _ => (self[id].keys.as_ref()).map(|keys| &keys.remote.packet),
+        };
+        let Some(key) = key else {
+            spans
+                .iter_mut()
+                .filter(|s| s.slot == slot && s.outcome == Outcome::Pending)
+                .for_each(|s| s.outcome = Outcome::NoKey);
+            return 0;
+        };
+        key.open_into(bytes, spans, slot, targets);
+        1
     }
 
     /// Counts a packet that failed authentication. RFC 9001 §6.6: the sum over all keys is limited.

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | 1 split | `split`: datagrams become packets |
 //! | 2 unprotect, 3 number, 4 open | `open`: a group of packets at a time |
+//! | 4 for bulk data | `ahead`: into the chunk that the reader gets |
 //! | 5 frames | `run`: packets that continue one stream; `frames`: all others; `ack`: ACK frames |
 //! | 6 settle | `settle`: once a run; `loss`: losses found, what they carried queued again |
 //!
 //! `trip` is the state of one run on its way, `early` keeps packets that arrive before their keys.
 
 mod ack;
+mod ahead;
 mod early;
 mod frames;
 mod loss;

@@ -73,11 +73,22 @@ impl Connection {
         // 3 number
         let slots = self.spaces.number(bytes, id, spans);
         // 4 open
-        self.stats.open_calls += self.spaces.open(bytes, id, spans, slots);
+        let mut ahead = self.room_ahead(id, spans, trip);
+        self.stats.open_calls += match &mut ahead {
+            None => self.spaces.open(bytes, id, spans, slots, &mut []),
+            Some(ahead) => {
+                let mut targets = ahead.targets(spans);
+                let targets = &mut targets[..spans.len()];
+                self.spaces.open(bytes, id, spans, slots, targets)
+            }
+        };
         trip.stages.mark(Stage::Aead);
         // 5 frames
         let before = self.spaces[id].received.largest();
-        self.take_packets(bytes, id, spans, trip);
+        match ahead {
+            None => self.take_packets(bytes, id, spans, trip),
+            Some(ahead) => self.take_ahead(bytes, spans, ahead, trip),
+        }
         if id == SpaceId::Data && trip.home {
             let newest = self.spaces[id].received.largest();
             if newest > before {

@@ -1,5 +1,6 @@
 //! Packets of one stream are received together as they would be one by one.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -16,7 +17,37 @@ use crate::space::SpaceId;
 use crate::stages::Stages;
 use crate::time::Time;
 
-const SEGMENT: usize = 400;
+/// What bundles are like.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Bytes of a packet.
+    segment: usize,
+    /// The most packets of a bundle.
+    packets: usize,
+    /// How much rarer everything except a stream's next bytes is, for even and for odd seeds.
+    calm: [u32; 2],
+    /// The most of this that holds for the first packet of a bundle.
+    first_calm: u32,
+    /// A stream's window, in bytes. The connection's is half as large again.
+    window: u64,
+}
+
+const SHORT: Shape = Shape {
+    segment: 400,
+    packets: 30,
+    calm: [1, 30],
+    first_calm: 30,
+    window: 30_000,
+};
+
+/// A bundle can fill a chunk.
+const LONG: Shape = Shape {
+    segment: 1_200,
+    packets: 54,
+    calm: [30, 300],
+    first_calm: 2,
+    window: 400_000,
+};
 
 /// A client's state after a bundle: the bytes read of each stream, the numbers received, the
 /// counts, the output for its application and the server, and its keys.
@@ -48,6 +79,7 @@ struct Author {
     /// keys: RFC 9001 §6.4 allows no lower one under them.
     turns: bool,
     first: u64,
+    shape: Shape,
     /// How much rarer everything except the next bytes is: whole bundles of them fill the windows.
     calm: u32,
 }
@@ -78,7 +110,8 @@ impl Author {
             self.rng.random_ratio(1, 60 * self.calm),
             self.rng.random_ratio(1, 20 * self.calm),
         );
-        let header = frame::write::stream_header_size(*id, offset, with_len.then_some(SEGMENT));
+        let header =
+            frame::write::stream_header_size(*id, offset, with_len.then_some(self.shape.segment));
         let mut len = w.remaining() - header;
         if self.rng.random_ratio(1, 20 * self.calm) {
             // An unexpectedly short one; without a length it ends where its packet ends.
@@ -96,8 +129,12 @@ impl Author {
 
     /// Sealed datagrams of equal size, except the last.
     fn bundle(&mut self, server: &mut Connection) -> Vec<u8> {
-        let count = self.rng.random_range(1..=30);
-        let (mut bytes, mut spans) = (vec![0; count * SEGMENT], Vec::new());
+        let Shape {
+            segment, packets, ..
+        } = self.shape;
+        let calm = self.calm;
+        let count = self.rng.random_range(1..=packets);
+        let (mut bytes, mut spans) = (vec![0; count * segment], Vec::new());
         let mut ends = 0;
         let turn = if self.turns {
             self.rng.random_range(0..count)
@@ -105,13 +142,17 @@ impl Author {
             usize::MAX
         };
         let phase = server.spaces.ring.as_ref().is_some_and(KeyRing::phase);
-        for (i, packet) in bytes.chunks_exact_mut(SEGMENT).enumerate() {
+        for (i, packet) in bytes.chunks_exact_mut(segment).enumerate() {
             if i == turn {
                 self.first = self.next;
             }
+            self.calm = match i {
+                0 => calm.min(self.shape.first_calm),
+                _ => calm,
+            };
             let number = self.number();
             let dcid = server.paths.remote_ids.current();
-            let mut w = Writer::new(&mut packet[..SEGMENT - TAG_LEN]);
+            let mut w = Writer::new(&mut packet[..segment - TAG_LEN]);
             header::write_short(&mut w, &dcid, false, phase ^ (i >= turn), number, 4);
             if self.rng.random_ratio(1, 300 * self.calm) {
                 w.written_mut()[0] |= 0x08;
@@ -119,14 +160,15 @@ impl Author {
             let header_len = w.len();
             self.payload(&mut w);
             let len = w.len() + TAG_LEN;
-            let mut span = PacketSpan::new((i * SEGMENT) as u32, len as u32, 1 + dcid.len() as u16);
+            let mut span = PacketSpan::new((i * segment) as u32, len as u32, 1 + dcid.len() as u16);
             (span.header_len, span.packet_number) = (header_len as u16, number);
             spans.push(span);
-            ends = i * SEGMENT + len;
-            if len < SEGMENT {
+            ends = i * segment + len;
+            if len < segment {
                 break;
             }
         }
+        self.calm = calm;
         let ring = server.spaces.ring.as_mut().expect("the handshake is over");
         // One by one: the numbers need not ascend.
         for (i, span) in spans.iter_mut().enumerate() {
@@ -143,8 +185,8 @@ impl Author {
         bytes.truncate(ends);
         if self.rng.random_ratio(1, 10) {
             // After a connection id, by which the endpoint splits runs.
-            let packet = self.rng.random_range(0..bytes.len()) / SEGMENT;
-            let byte = packet * SEGMENT + self.rng.random_range(20..SEGMENT);
+            let packet = self.rng.random_range(0..bytes.len()) / segment;
+            let byte = packet * segment + self.rng.random_range(20..segment);
             if let Some(byte) = bytes.get_mut(byte) {
                 *byte ^= 1;
             }
@@ -160,14 +202,16 @@ fn update(ring: &mut KeyRing) {
     assert!(ring.initiate(0), "an update may begin");
 }
 
-/// A client's state after each bundle, received together or datagram by datagram.
-fn transfer(seed: u64, way: Way) -> Vec<Seen> {
+/// A client's state after each bundle, received together or datagram by datagram, and how many
+/// packets were opened into chunks.
+fn transfer(seed: u64, way: Way, shape: Shape) -> (Vec<Seen>, u64) {
+    let window = shape.window;
     let mut pair = Pair::with(
         TransportConfig::default()
-            .initial_stream_window(30_000)
-            .stream_receive_window(30_000)
-            .initial_window(45_000)
-            .receive_window(45_000),
+            .initial_stream_window(window)
+            .stream_receive_window(window)
+            .initial_window(window * 3 / 2)
+            .receive_window(window * 3 / 2),
     );
     pair.run();
     let server = pair.connection(Side::Server);
@@ -178,7 +222,8 @@ fn transfer(seed: u64, way: Way) -> Vec<Seen> {
         at: 0,
         turns: false,
         first: 0,
-        calm: if seed.is_multiple_of(2) { 1 } else { 30 },
+        shape,
+        calm: shape.calm[seed as usize % 2],
     };
     let mut seen = Vec::new();
     for _ in 0..12 {
@@ -211,14 +256,14 @@ fn transfer(seed: u64, way: Way) -> Vec<Seen> {
             if way == Way::Together {
                 bytes.len()
             } else {
-                SEGMENT
+                shape.segment
             },
         );
         for bytes in bytes.chunks_mut(size) {
             let run = DatagramBatch {
                 path,
                 ecn,
-                segment_size: SEGMENT as u16,
+                segment_size: shape.segment as u16,
                 bytes,
             };
             client.receive(now, run, &mut Stages::off());
@@ -265,12 +310,29 @@ fn transfer(seed: u64, way: Way) -> Vec<Seen> {
             failed: client.is_closed(),
         });
     }
-    seen
+    let ahead = pair.connection(Side::Client).stats().packets_ahead;
+    (seen, ahead)
+}
+
+#[test]
+fn packets_opened_into_chunks_act_as_they_do_singly() {
+    let ahead = Cell::new(0);
+    let histories = assert_equal(0..400, |seed, way| {
+        let (seen, packets) = transfer(seed, way, LONG);
+        assert!(packets == 0 || way == Way::Together);
+        ahead.set(ahead.get() + packets);
+        seen
+    });
+    let failures = (histories.iter().flatten())
+        .filter(|seen| seen.failed)
+        .count();
+    let ahead = ahead.get();
+    assert!(ahead > 5_000 && failures > 50, "{ahead} {failures}");
 }
 
 #[test]
 fn packets_received_in_runs_act_as_they_do_singly() {
-    let histories = assert_equal(0..1500, transfer);
+    let histories = assert_equal(0..1500, |seed, way| transfer(seed, way, SHORT).0);
     let (mut bytes, mut failures, mut updates) = (0, 0, 0);
     for seen in &histories {
         for seen in seen {
