@@ -1,64 +1,22 @@
 //! Steps 2 to 4: header protection is removed, packet numbers are expanded, packets are opened in
 //! place, for up to 64 packets of one level at a time.
 
-use squall_protect::{MAX_GROUP, PacketSpan};
+use squall_protect::PacketSpan;
 
 use super::Trip;
 use crate::connection::Connection;
 use crate::space::SpaceId;
 use crate::stages::Stage;
 
-/// Packets of one level that are processed together.
-pub(super) struct Group {
-    spans: [PacketSpan; MAX_GROUP],
-    len: usize,
-}
-
-impl Group {
-    /// No packets.
-    pub(super) fn new() -> Self {
-        Self {
-            spans: [PacketSpan::new(0, 0, 0); MAX_GROUP],
-            len: 0,
-        }
-    }
-
-    /// One packet.
-    pub(super) fn of(span: PacketSpan) -> Self {
-        let mut group = Self::new();
-        group.push(span);
-        group
-    }
-
-    #[inline]
-    pub(super) const fn is_full(&self) -> bool {
-        self.len == MAX_GROUP
-    }
-
-    /// Adds a packet to a group that is not full.
-    #[inline]
-    pub(super) const fn push(&mut self, span: PacketSpan) {
-        self.spans[self.len] = span;
-        self.len += 1;
-    }
-
-    /// Takes the packets out.
-    fn take(&mut self) -> &mut [PacketSpan] {
-        let len = std::mem::take(&mut self.len);
-        &mut self.spans[..len]
-    }
-}
-
 impl Connection {
-    /// Opens the packets of a group, and processes their frames.
+    /// Opens the packets of a group, at most 64, and processes their frames.
     pub(super) fn open_group(
         &mut self,
         bytes: &mut [u8],
         id: SpaceId,
-        group: &mut Group,
+        spans: &mut [PacketSpan],
         trip: &mut Trip<'_>,
     ) {
-        let spans = group.take();
         if spans.is_empty() {
             return;
         }

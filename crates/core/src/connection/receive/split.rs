@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-use squall_protect::{PacketSpan, TAG_LEN};
+use arrayvec::ArrayVec;
+use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
 use squall_wire::{ConnectionId, Header, LongType, Side, header, is_long};
 
 use super::Trip;
-use super::open::Group;
 use crate::config::{MAX_COALESCED, MIN_PROTECTED, MIN_UDP_PAYLOAD};
 use crate::connection::handshake::early::Awaited;
 use crate::connection::parts::handshake::Retry;
@@ -15,6 +15,10 @@ use crate::connection::{Connection, State};
 use crate::error::CloseReason;
 use crate::space::SpaceId;
 use crate::time::Time;
+
+/// Packets with short headers that are opened together. Mostly there is one: the room for the
+/// others is not cleared.
+type Group = ArrayVec<PacketSpan, MAX_GROUP>;
 
 /// The parts of a packet with a long header that are readable without keys.
 struct LongPacket {
@@ -42,7 +46,14 @@ impl Connection {
             self.split(bytes, start..end, &mut group, trip);
             start = end;
         }
-        self.open_group(bytes, SpaceId::Data, &mut group, trip);
+        self.open_short(bytes, &mut group, trip);
+    }
+
+    /// Opens the collected packets with short headers.
+    #[inline]
+    fn open_short(&mut self, bytes: &mut [u8], group: &mut Group, trip: &mut Trip<'_>) {
+        self.open_group(bytes, SpaceId::Data, group, trip);
+        group.clear();
     }
 
     /// Splits one datagram.
@@ -63,7 +74,7 @@ impl Connection {
                 self.split_short(bytes, datagram, group, trip);
                 return;
             }
-            self.open_group(bytes, SpaceId::Data, group, trip);
+            self.open_short(bytes, group, trip);
             match self.receive_long(bytes, datagram.clone(), trip) {
                 Some(next) => datagram.start = next,
                 None => return,
@@ -96,10 +107,10 @@ impl Connection {
             return;
         }
         if group.is_full() {
-            self.open_group(bytes, SpaceId::Data, group, trip);
+            self.open_short(bytes, group, trip);
         }
         let span = PacketSpan::new(start as u32, (end - start) as u32, pn_offset as u16);
-        group.push(span);
+        let _ = group.try_push(span);
     }
 
     /// RFC 9000 §10.3.1: a datagram that ends in a reset token of the peer's ends the connection.
@@ -225,7 +236,7 @@ impl Connection {
             }
         }
         let opened_before = std::mem::take(&mut trip.opened);
-        self.open_group(bytes, id, &mut Group::of(packet.span), trip);
+        self.open_group(bytes, id, &mut [packet.span], trip);
         if let Some(replaced) = replaced {
             let initial = &mut self.spaces[SpaceId::Initial];
             (self.handshake).end_other_version(replaced, trip.opened, initial);
@@ -261,7 +272,7 @@ impl Connection {
             // processed they stand alone. No frame that a 0-RTT packet may carry needs the ring.
             let ring = self.spaces.ring.take();
             trip.early = true;
-            self.open_group(bytes, SpaceId::Data, &mut Group::of(packet.span), trip);
+            self.open_group(bytes, SpaceId::Data, &mut [packet.span], trip);
             trip.early = false;
             self.spaces.ring = ring;
         } else if admitted && self.handshake.tls.is_waiting() && !self.is_closed() {

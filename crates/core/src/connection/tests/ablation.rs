@@ -1,13 +1,14 @@
 //! Each switch of [`Ablation`] changes the path that packets take, but no byte that arrives.
 
+use arrayvec::ArrayVec;
 use bytes::Bytes;
-use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
+use squall_protect::TAG_LEN;
 use squall_wire::{Direction, Side};
 
 use crate::common::Pair;
 use crate::config::{Ablation, TransportConfig};
-use crate::connection::transmit::sources;
-use crate::stream::send::StreamRange;
+use crate::connection::transmit::find_sources;
+use crate::connection::transmit::run::Bundle;
 
 const LEN: usize = 300_000;
 
@@ -81,15 +82,13 @@ fn with_copies_stream_data_is_in_the_packet_before_it_is_sealed() {
         let now = pair.now;
         let server = pair.connection(Side::Server);
         let mut buffer = vec![0; 65_536];
-        let (mut spans, mut tails) = (
-            [PacketSpan::new(0, 0, 0); MAX_GROUP],
-            [StreamRange::NONE; MAX_GROUP],
-        );
+        let (mut bundle, mut sources) = (Bundle::default(), ArrayVec::new());
         let form = server.form(1200, 4);
-        let (written, _) = server.write_bundle(now, &mut buffer, &form, 4, &mut spans, &mut tails);
+        let (written, _) = server.write_bundle(now, &mut buffer, &form, 4, &mut bundle);
         let copies = server.config.ablation.copies_before_sealing;
-        let (spans, tails) = (&spans[..written], &tails[..written]);
-        let sources = sources(&server.streams, copies, &mut buffer, spans, tails);
+        let streams = &server.streams;
+        find_sources(streams, copies, &mut buffer, &bundle, &mut sources);
+        let spans = &bundle.spans;
         assert!(written > 1);
         assert_eq!(sources.iter().all(|source| source.is_empty()), copies);
         // The copied data is the stream's, which counts up.

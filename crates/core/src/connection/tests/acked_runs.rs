@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use squall_protect::{MAX_GROUP, PacketSpan};
+use squall_protect::MAX_GROUP;
 use squall_wire::frame::{self, EcnCounts};
 use squall_wire::{
     ConnectionId, Direction, Ecn, Frame, Frames, Path, Side, StreamId, TransportError, Writer,
@@ -20,10 +20,10 @@ use crate::config::TransportConfig;
 use crate::congestion::Acknowledged;
 use crate::connection::Connection;
 use crate::connection::receive::Trip;
+use crate::connection::transmit::run::Bundle;
 use crate::space::SpaceId;
 use crate::stages::Stages;
 use crate::stream::Priority;
-use crate::stream::send::StreamRange;
 use crate::time::Time;
 
 /// Everything that acknowledgements change, by name.
@@ -151,11 +151,7 @@ impl History {
         let mut form = server.form(SEGMENT, count);
         form.window_limited = self.rng.random();
         let mut buffer = [0; SEGMENT * MAX_GROUP];
-        let (mut spans, mut tails) = (
-            [PacketSpan::new(0, 0, 0); MAX_GROUP],
-            [StreamRange::NONE; MAX_GROUP],
-        );
-        server.write_bundle(now, &mut buffer, &form, count, &mut spans, &mut tails);
+        server.write_bundle(now, &mut buffer, &form, count, &mut Bundle::default());
         let end = server.spaces[SpaceId::Data].sent.next_number();
         if server.paths.active.flow.ecn.mark() != Ecn::NotEct {
             server.paths.active.flow.ecn.on_sent(end - next, end);
@@ -374,13 +370,9 @@ fn a_reordered_ack_undoes_spurious_losses() {
     let mut data = Bytes::from(vec![b'a'; 10 * SEGMENT]);
     server.write(id, &mut data).expect("room");
     let (mut buffer, mut now) = ([0; SEGMENT * MAX_GROUP], pair.now);
-    let (mut spans, mut tails) = (
-        [PacketSpan::new(0, 0, 0); MAX_GROUP],
-        [StreamRange::NONE; MAX_GROUP],
-    );
     let server = pair.connection(Side::Server);
     let form = server.form(SEGMENT, 8);
-    server.write_bundle(now, &mut buffer, &form, 8, &mut spans, &mut tails);
+    server.write_bundle(now, &mut buffer, &form, 8, &mut Bundle::default());
     let mut settle = |range: RangeInclusive<u64>| {
         now += Duration::from_millis(1);
         let path = server.paths.active.path;
@@ -417,11 +409,7 @@ fn a_window_grows_if_it_was_full_at_any_time() {
                 let mut form = server.form(SEGMENT, 2);
                 form.window_limited = limited;
                 let mut buffer = [0; SEGMENT * MAX_GROUP];
-                let (mut spans, mut tails) = (
-                    [PacketSpan::new(0, 0, 0); MAX_GROUP],
-                    [StreamRange::NONE; MAX_GROUP],
-                );
-                server.write_bundle(now, &mut buffer, &form, 2, &mut spans, &mut tails);
+                server.write_bundle(now, &mut buffer, &form, 2, &mut Bundle::default());
             }
             let path = server.paths.active.path;
             let (later, mut stages) = (now + Duration::from_millis(50), Stages::off());

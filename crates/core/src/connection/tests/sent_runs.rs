@@ -3,13 +3,14 @@
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
+use squall_protect::{MAX_GROUP, TAG_LEN};
 use squall_wire::{ConnectionId, Direction, Side, StreamId, Writer, frame, varint};
 
 use super::twins::{Way, assert_equal};
 use crate::common::Pair;
 use crate::config::TransportConfig;
 use crate::connection::transmit::packet::ShortHeader;
+use crate::connection::transmit::run::Bundle;
 use crate::connection::transmit::run::{Form, Template};
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
@@ -33,15 +34,12 @@ fn write(pair: &mut Pair, way: Way, segment: usize, count: usize) -> Seen {
     let now = pair.now;
     let server = pair.connection(Side::Server);
     let mut buffer = vec![0; 65_536];
-    let (mut spans, mut tails) = (
-        [PacketSpan::new(0, 0, 0); MAX_GROUP],
-        [StreamRange::NONE; MAX_GROUP],
-    );
+    let mut bundle = Bundle::default();
     let mut form = server.form(segment, count);
     (form.runs, form.header.greased) = (way == Way::Together, false);
-    let extent = server.write_bundle(now, &mut buffer, &form, count, &mut spans, &mut tails);
+    let extent = server.write_bundle(now, &mut buffer, &form, count, &mut bundle);
     let id_len = form.header.dcid.len();
-    let packets = spans[..extent.0].iter().zip(tails).map(|(span, tail)| {
+    let packets = bundle.spans.iter().zip(bundle.tails).map(|(span, tail)| {
         let start = span.start as usize;
         let end = start + span.len as usize - TAG_LEN - tail.len as usize;
         let bytes = buffer[start + 1 + id_len..end].to_vec();

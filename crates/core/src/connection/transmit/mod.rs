@@ -16,18 +16,18 @@ pub(in crate::connection) mod packet;
 mod probe;
 pub(in crate::connection) mod run;
 
+use arrayvec::ArrayVec;
 use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
 use squall_wire::header::short_header_size;
 use squall_wire::{Ecn, Transmit, TransportErrorCode, frame};
 
-use self::run::{FILL, Form};
+use self::run::{Bundle, FILL, Form};
 use super::parts::clock::Timer;
 use super::{Connection, State};
 use crate::error::CloseReason;
 use crate::space::SpaceId;
 use crate::stages::{Stage, Stages};
 use crate::stream::Streams;
-use crate::stream::send::StreamRange;
 use crate::time::Time;
 
 /// Bytes of the longest packet number.
@@ -166,23 +166,19 @@ impl Connection {
             Next::Bundle(plan) => plan,
         };
         // 3 write
-        let (mut spans, mut tails) = (
-            [PacketSpan::new(0, 0, 0); MAX_GROUP],
-            [StreamRange::NONE; MAX_GROUP],
-        );
+        let mut bundle = Bundle::default();
         self.spaces.skip_a_number(now, &mut self.endpoint.rng);
         let form = Form {
             fill: plan.fill,
             ..self.form(plan.segment, plan.count)
         };
-        let (written, len) =
-            self.write_bundle(now, buffer, &form, plan.count, &mut spans, &mut tails);
+        let (written, len) = self.write_bundle(now, buffer, &form, plan.count, &mut bundle);
         stages.mark(Stage::PacketBuilding);
         if written == 0 {
             return self.transmit_mtu_probe(now, buffer, 0, stages);
         }
         // 4 seal
-        self.seal_bundle(buffer, &mut spans[..written], &tails[..written]);
+        self.seal_bundle(buffer, &mut bundle);
         stages.mark(Stage::Aead);
         // 5 settle
         self.settle_bundle(now, written, plan.wants_data);
@@ -277,15 +273,13 @@ impl Connection {
     }
 
     /// Seals packets of the 1-RTT level.
-    fn seal_bundle(&mut self, buffer: &mut [u8], spans: &mut [PacketSpan], tails: &[StreamRange]) {
+    fn seal_bundle(&mut self, buffer: &mut [u8], bundle: &mut Bundle) {
         let ablation = self.config.ablation;
+        let mut sources = ArrayVec::new();
         let copies = ablation.copies_before_sealing;
-        let sources = sources(&self.streams, copies, buffer, spans, tails);
-        let sources = &sources[..spans.len()];
-        let apart = ablation.header_protection_apart;
-        self.stats.seal_calls += self
-            .spaces
-            .seal(SpaceId::Data, apart, buffer, spans, sources);
+        find_sources(&self.streams, copies, buffer, bundle, &mut sources);
+        let (id, apart) = (SpaceId::Data, ablation.header_protection_apart);
+        self.stats.seal_calls += (self.spaces).seal(id, apart, buffer, &mut bundle.spans, &sources);
     }
 
     /// Seals one packet that already holds all of its bytes.
@@ -305,33 +299,28 @@ impl Connection {
     }
 }
 
-/// The slices that supply the last bytes of each packet. The last piece of stream data is encrypted
-/// from where it lies; an earlier piece in another chunk is copied, or all of it when measuring
-/// that.
+/// Adds the slices that supply the last bytes of each packet. The last piece of stream data is
+/// encrypted from where it lies; an earlier piece in another chunk is copied, or all of it when
+/// measuring that.
 #[inline]
-pub(in crate::connection) fn sources<'a>(
+pub(in crate::connection) fn find_sources<'a>(
     streams: &'a Streams,
     copies: bool,
     buffer: &mut [u8],
-    spans: &[PacketSpan],
-    tails: &[StreamRange],
-) -> [&'a [u8]; MAX_GROUP] {
-    let mut sources: [&[u8]; MAX_GROUP] = [&[]; MAX_GROUP];
+    bundle: &Bundle,
+    sources: &mut ArrayVec<&'a [u8], MAX_GROUP>,
+) {
     let mut lookup = streams.tails();
-    for ((span, range), source) in spans.iter().zip(tails).zip(&mut sources) {
-        if range.len == 0 {
-            continue;
-        }
-        let (head, tail) = if copies {
-            (range.len as usize, &[][..])
-        } else {
-            lookup.tail(range)
+    for (span, range) in bundle.spans.iter().zip(&bundle.tails) {
+        let (head, tail) = match range.len {
+            0 => (0, &[][..]),
+            len if copies => (len as usize, &[][..]),
+            _ => lookup.tail(range),
         };
         if head > 0 {
             let at = (span.start + span.len) as usize - TAG_LEN - range.len as usize;
             streams.copy_head(range, &mut buffer[at..at + head]);
         }
-        *source = tail;
+        let _ = sources.try_push(tail);
     }
-    sources
 }

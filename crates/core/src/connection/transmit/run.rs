@@ -5,8 +5,7 @@
 //! entry in the records. Such a run writes and books exactly what `write_packet` would have, packet
 //! by packet (`tests/twins.rs` compares).
 
-use std::ops::Range;
-
+use arrayvec::ArrayVec;
 use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
 use squall_wire::{StreamId, Writer, frame, packet_number, varint};
 
@@ -104,6 +103,25 @@ impl Template {
     }
 }
 
+/// The packets of a bundle. Mostly there is one: the room for the others is not cleared.
+#[derive(Default)]
+pub(in crate::connection) struct Bundle {
+    pub(in crate::connection) spans: ArrayVec<PacketSpan, MAX_GROUP>,
+    /// The stream data that sealing puts at the end of each packet.
+    pub(in crate::connection) tails: ArrayVec<StreamRange, MAX_GROUP>,
+}
+
+impl Bundle {
+    #[inline]
+    fn push(&mut self, span: PacketSpan, tail: StreamRange) {
+        let taken = (
+            self.spans.try_push(span).is_ok(),
+            self.tails.try_push(tail).is_ok(),
+        );
+        debug_assert!(taken == (true, true), "a bundle is planned for its room");
+    }
+}
+
 impl Connection {
     /// Writes up to `count` packets, or one with only acknowledgements if `count` is zero. Returns
     /// how many, and the bytes from the first to the last with its tag.
@@ -113,24 +131,21 @@ impl Connection {
         buffer: &mut [u8],
         form: &Form,
         count: usize,
-        spans: &mut [PacketSpan; MAX_GROUP],
-        tails: &mut [StreamRange; MAX_GROUP],
+        bundle: &mut Bundle,
     ) -> (usize, usize) {
         let segment = form.segment;
-        let (mut written, mut len) = (0, 0);
-        for i in 0..count.max(1) {
-            if i < written {
-                // A run of packets has been written.
-                continue;
-            }
+        let mut len = 0;
+        while let i = bundle.spans.len()
+            && i < count.max(1)
+        {
             if i > 0 && form.runs {
-                let run = self.write_stream_run(now, buffer, form, i..count, (spans, tails));
+                let run = self.write_stream_run(now, buffer, form, count, bundle);
                 if run > 0 {
                     #[cfg(test)]
                     {
                         self.stats.packets_in_runs += run as u64;
                     }
-                    (written, len) = (i + run, (i + run) * segment);
+                    len = (i + run) * segment;
                     continue;
                 }
             }
@@ -140,14 +155,14 @@ impl Connection {
             let Some((span, tail)) = self.write_packet(now, buffer, form, i, count) else {
                 break;
             };
-            (spans[i], tails[i]) = (span, tail.unwrap_or(StreamRange::NONE));
-            (written, len) = (i + 1, (span.start + span.len) as usize);
+            bundle.push(span, tail.unwrap_or(StreamRange::NONE));
+            len = (span.start + span.len) as usize;
             if len < (i + 1) * segment {
                 break;
             }
         }
         self.streams.rotate();
-        (written, len)
+        (bundle.spans.len(), len)
     }
 
     /// The properties common to the packets of the next bundle.
@@ -230,17 +245,18 @@ impl Connection {
         PacketWriter::fill(w);
     }
 
-    /// Writes and books packets of the bundle, from the first of `packets` on, as long as the
-    /// stream in front fills them by itself and there is nothing else to send; returns how many.
-    /// Zero is not the end: `write_packet` decides that.
+    /// Writes and books the next packets of a bundle of `most`, as long as the stream in front fills
+    /// them by itself and there is nothing else to send; returns how many. Zero is not the end:
+    /// `write_packet` decides that.
     fn write_stream_run(
         &mut self,
         now: Time,
         buffer: &mut [u8],
         form: &Form,
-        packets: Range<usize>,
-        (spans, tails): (&mut [PacketSpan; MAX_GROUP], &mut [StreamRange; MAX_GROUP]),
+        most: usize,
+        bundle: &mut Bundle,
     ) -> usize {
+        let written = bundle.spans.len();
         let space = &self.spaces[SpaceId::Data];
         if self.datagrams.wants_to_send() || space.crypto_send.wants_to_send() {
             return 0;
@@ -254,27 +270,25 @@ impl Connection {
         let as_wide = varint::last_of_size(start) - start;
         let count = (ready / len as u64)
             .min(as_wide / len as u64 + 1)
-            .min(packets.len() as u64) as usize;
+            .min((most - written) as u64) as usize;
         let Some(template) = Template::new(form, id, start).filter(|_| count > 0) else {
             return 0;
         };
-        let places = buffer
-            .chunks_exact_mut(form.segment)
-            .zip(spans.iter_mut().zip(tails.iter_mut()))
-            .enumerate()
-            .skip(packets.start)
+        let places = (buffer.chunks_exact_mut(form.segment).enumerate())
+            .skip(written)
             .take(count);
         let mut offset = start;
-        for (i, (packet, (span, tail))) in places {
+        for (i, packet) in places {
             let number = form.number(i);
             template.write(packet, number, offset);
-            *span = form.header.span(i * form.segment, form.segment, number);
-            *tail = StreamRange {
+            let span = form.header.span(i * form.segment, form.segment, number);
+            let tail = StreamRange {
                 id,
                 start: offset,
                 len: len as u32,
                 fin: false,
             };
+            bundle.push(span, tail);
             offset += len as u64;
         }
         let (size, flow) = (form.segment as u16, &mut self.paths.active.flow);
