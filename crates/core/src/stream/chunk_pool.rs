@@ -26,18 +26,63 @@ const MOST_KEPT: usize = 256;
 /// most likely in the cache.
 const LOOKED_AT: usize = 16;
 
+/// The most chunks that wait for a pool to take them back.
+const MOST_RETURNED: usize = 16;
+
 /// Used chunks whose last reader may still hold them.
 ///
 /// A worker has one and lends it to its connections; a connection that is not lent one has its own.
 #[derive(Debug, Default)]
 pub struct ChunkPool {
+    /// What is exchanged when a pool is lent. A pool from which nothing was taken yet has none: so
+    /// is that of a connection to which its worker lends one.
+    chunks: Option<Box<Chunks>>,
+    /// Chunks that came back while there was none, with their size classes.
+    returned: Vec<(BytesMut, u8)>,
+    /// Bytes of the chunks that hold data not yet read by a connection's reader.
+    used: usize,
+}
+
+#[derive(Debug, Default)]
+struct Chunks {
     sizes: [Vec<BytesMut>; SIZES],
     /// Chunks of [`LARGEST`] bytes that are written in one go. All of their bytes have a value, as
     /// writing anywhere but at the end requires.
     filled: Vec<Bytes>,
-    /// Bytes of the chunks that hold data not yet read by a connection's reader. Not exchanged when
-    /// a pool is lent.
-    used: usize,
+}
+
+impl Chunks {
+    fn give(&mut self, chunk: BytesMut, class: usize) {
+        let Some(chunks) = self.sizes.get_mut(class) else {
+            return;
+        };
+        if chunks.len() >= kept(class) {
+            chunks.remove(0);
+        }
+        chunks.push(chunk);
+    }
+
+    fn give_filled(&mut self, chunk: Bytes) {
+        if self.filled.len() >= kept(SIZES - 1) {
+            self.filled.remove(0);
+        }
+        self.filled.push(chunk);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sizes.iter().all(Vec::is_empty) && self.filled.is_empty()
+    }
+
+    /// Roughly the bytes of the chunks that no reader holds.
+    fn memory(&self) -> usize {
+        let sizes = self.sizes.iter().enumerate();
+        let kept: usize = sizes
+            .map(|(class, chunks)| chunks.len() * (SMALLEST << class))
+            .sum();
+        // Others are counted as used.
+        let free = self.filled.iter().filter(|chunk| chunk.is_unique()).count();
+        kept + free * LARGEST
+    }
 }
 
 /// The size class of a chunk for this many bytes; `None` if a chunk of exactly that size is made
@@ -65,7 +110,7 @@ impl ChunkPool {
             return (BytesMut::with_capacity(capacity), None);
         };
         let size = SMALLEST << class;
-        let chunks = &mut self.sizes[class];
+        let chunks = &mut self.chunks.get_or_insert_default().sizes[class];
         for i in (0..chunks.len()).rev().take(LOOKED_AT) {
             if chunks[i].try_reclaim(size) {
                 return (chunks.remove(i), Some(class as u8));
@@ -76,23 +121,25 @@ impl ChunkPool {
 
     /// Takes back a chunk whose bytes were all handed to the reader.
     pub(crate) fn give(&mut self, mut chunk: BytesMut, class: Option<u8>) {
-        let Some(chunks) = class.and_then(|class| self.sizes.get_mut(usize::from(class))) else {
+        let Some(class) = class else {
             return;
         };
         chunk.clear();
-        if chunks.len() >= kept(usize::from(class.unwrap_or(0))) {
-            chunks.remove(0);
+        match &mut self.chunks {
+            Some(chunks) => chunks.give(chunk, class.into()),
+            None if self.returned.len() < MOST_RETURNED => self.returned.push((chunk, class)),
+            None => {}
         }
-        chunks.push(chunk);
     }
 
     /// A chunk of [`LARGEST`] bytes, whose bytes have any values. `None` if readers hold as many as
     /// the pool keeps: data that piles up lies in chunks that are filled to their ends.
     pub(crate) fn take_filled(&mut self) -> Option<BytesMut> {
-        if let Some(i) = self.filled.iter().rposition(Bytes::is_unique) {
-            return self.filled.remove(i).try_into_mut().ok();
+        let filled = &mut self.chunks.get_or_insert_default().filled;
+        if let Some(i) = filled.iter().rposition(Bytes::is_unique) {
+            return filled.remove(i).try_into_mut().ok();
         }
-        if self.filled.len() >= kept(SIZES - 1) {
+        if filled.len() >= kept(SIZES - 1) {
             return None;
         }
         let mut chunk = BytesMut::zeroed(LARGEST);
@@ -104,10 +151,7 @@ impl ChunkPool {
     /// Takes back a chunk from [`take_filled`](Self::take_filled), for use again once all other
     /// handles to it are dropped.
     pub(crate) fn give_filled(&mut self, chunk: Bytes) {
-        if self.filled.len() >= kept(SIZES - 1) {
-            self.filled.remove(0);
-        }
-        self.filled.push(chunk);
+        self.chunks.get_or_insert_default().give_filled(chunk);
     }
 
     /// A chunk of this size is in use.
@@ -122,47 +166,43 @@ impl ChunkPool {
 
     /// Roughly the bytes of all chunks: those in use and those kept here.
     pub(super) fn memory(&self) -> usize {
-        let sizes = self.sizes.iter().enumerate();
-        let kept: usize = sizes
-            .map(|(class, chunks)| chunks.len() * (SMALLEST << class))
+        let returned: usize = (self.returned.iter())
+            .map(|(_, class)| SMALLEST << class)
             .sum();
-        // Others are counted as used.
-        let free = self.filled.iter().filter(|chunk| chunk.is_unique()).count();
-        self.used + kept + free * LARGEST
+        self.used + returned + self.chunks.as_ref().map_or(0, |chunks| chunks.memory())
     }
 
     /// Exchanges the chunks.
     pub(super) const fn swap(&mut self, other: &mut Self) {
-        std::mem::swap(&mut self.sizes, &mut other.sizes);
-        std::mem::swap(&mut self.filled, &mut other.filled);
+        std::mem::swap(&mut self.chunks, &mut other.chunks);
     }
 
     /// Moves all chunks of `other` here.
     pub fn absorb(&mut self, other: &mut Self) {
-        for chunk in other.filled.drain(..) {
-            self.give_filled(chunk);
+        let chunks = self.chunks.get_or_insert_default();
+        for (chunk, class) in other.returned.drain(..) {
+            chunks.give(chunk, class.into());
         }
-        for (class, chunks) in other.sizes.iter_mut().enumerate() {
-            if chunks.is_empty() {
-                continue;
+        // A connection has such chunks only if it has received without being lent a pool.
+        if let Some(own) = other.chunks.take() {
+            for (class, own) in own.sizes.into_iter().enumerate() {
+                own.into_iter().for_each(|chunk| chunks.give(chunk, class));
             }
-            // Drained, not taken: the vector's memory serves the next chunk that returns.
-            for chunk in chunks.drain(..) {
-                self.give(chunk, Some(class as u8));
-            }
+            own.filled
+                .into_iter()
+                .for_each(|chunk| chunks.give_filled(chunk));
         }
     }
 
     /// Whether there is no chunk.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.sizes.iter().all(Vec::is_empty) && self.filled.is_empty()
+        self.returned.is_empty() && self.chunks.as_ref().is_none_or(|chunks| chunks.is_empty())
     }
 
     /// Frees all unused memory.
     pub(crate) fn clear(&mut self) {
-        self.sizes = Default::default();
-        self.filled = Vec::new();
+        (self.chunks, self.returned) = (None, Vec::new());
     }
 }
 
@@ -239,19 +279,27 @@ mod tests {
         let (mut pool, mut other) = (ChunkPool::default(), ChunkPool::default());
         for class in 0..SIZES {
             for _ in 0..1000 {
-                other.give(
-                    BytesMut::with_capacity(SMALLEST << class),
-                    Some(class as u8),
-                );
+                let chunk = BytesMut::with_capacity(SMALLEST << class);
+                other.give(chunk, Some(class as u8));
+            }
+        }
+        assert!(
+            other.memory() <= MOST_RETURNED * LARGEST,
+            "before it is lent one"
+        );
+        let _ = other.take(1);
+        for class in 0..SIZES {
+            for _ in 0..1000 {
+                let chunk = BytesMut::with_capacity(SMALLEST << class);
+                other.give(chunk, Some(class as u8));
             }
         }
         pool.absorb(&mut other);
         assert!(other.is_empty() && !pool.is_empty());
-        let held: usize = (pool.sizes.iter().flatten()).map(BytesMut::capacity).sum();
         let most: usize = (0..SIZES)
             .map(|class| kept(class) * (SMALLEST << class))
             .sum();
-        assert_eq!(held, most);
+        assert_eq!(pool.memory(), most);
         assert!(most < 4 << 20);
     }
 }

@@ -169,7 +169,7 @@ impl Worker {
                 let connection = self.insert(handle, core);
                 stages.mark(Stage::Handshake);
                 let mut run = offer.run;
-                self.deliver(handle, run.batch(), true, stages);
+                self.deliver_alone(handle, run.batch(), stages);
                 Ok(Handle(connection))
             }
             Err(error) => {

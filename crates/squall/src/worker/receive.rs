@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use squall_core::{ConnectionHandle, Route, Stage, Stages};
+use squall_core::{ChunkPool, ConnectionHandle, Route, Stage, Stages};
 use squall_udp::RecvBatch;
 use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
 
@@ -148,6 +148,8 @@ impl Worker {
     /// way to the caches: first the connection's own, then what that refers to.
     fn deliver_all(&mut self, routed: &mut Routed<'_>, stages: &mut Stages) {
         stages.mark(Stage::FrameParsing);
+        let shared = Arc::clone(&self.shared);
+        let mut chunks = lock(&shared.chunks);
         if let Some(second) = routed.handle(1) {
             self.prefetch(second.0);
         }
@@ -161,7 +163,7 @@ impl Worker {
                 next.lock().core.prefetch();
             }
             if let Some((handle, run)) = routed.take(at) {
-                self.deliver(handle, run, at == 0, stages);
+                self.deliver(handle, run, at == 0, &mut chunks, stages);
             }
         }
         routed.len = 0;
@@ -195,7 +197,7 @@ impl Worker {
             self.coalescing.on_other();
         }
         match to {
-            Route::Connection(handle) => self.deliver(handle, run, true, stages),
+            Route::Connection(handle) => self.deliver_alone(handle, run, stages),
             Route::Incoming(incoming) => self.on_incoming(incoming, &run),
             Route::Worker(index) => self.forward(index, &run),
             Route::Predecessor => self.forward_to_predecessors(&run, stages),
@@ -261,13 +263,25 @@ impl Worker {
         self.for_predecessors = runs;
     }
 
-    /// Hands a run to its connection: one lock, one call, one look at its events. If the run is the
-    /// `first` of several, nothing that the connection refers to has been prefetched.
-    pub(super) fn deliver(
+    /// Delivers a run that is not one of several.
+    pub(super) fn deliver_alone(
+        &mut self,
+        handle: ConnectionHandle,
+        run: DatagramBatch<'_>,
+        stages: &mut Stages,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        self.deliver(handle, run, true, &mut lock(&shared.chunks), stages);
+    }
+
+    /// Hands a run to its connection, and lends it the worker's chunks: one lock, one call, one look
+    /// at its events. If the run is the `first` of several, nothing that the connection refers to has been prefetched.
+    fn deliver(
         &mut self,
         handle: ConnectionHandle,
         run: DatagramBatch<'_>,
         first: bool,
+        chunks: &mut ChunkPool,
         stages: &mut Stages,
     ) {
         let Some(Some(connection)) = self.connections.get(handle.0) else {
@@ -284,15 +298,12 @@ impl Worker {
         (self.coalescing).on_run(run.bytes.len(), run.segment_size, patience);
         self.calls.deliver(&mut state, run.bytes.len());
         state.measure(stages, Stage::Runtime, |state, stages| {
-            {
-                let mut chunks = lock(&self.shared.chunks);
-                if let Some(spare) = state.core.spare_chunks() {
-                    chunks.absorb(spare);
-                }
-                state.core.swap_chunks(&mut chunks);
-                state.core.receive(self.now, run, stages);
-                state.core.swap_chunks(&mut chunks);
+            if let Some(spare) = state.core.spare_chunks() {
+                chunks.absorb(spare);
             }
+            state.core.swap_chunks(chunks);
+            state.core.receive(self.now, run, stages);
+            state.core.swap_chunks(chunks);
             apply_endpoint_events(&mut self.endpoint, handle, &mut state.core, self.now);
             self.to_wake.collect(state);
         });
