@@ -11,22 +11,21 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// The smallest chunk, in bytes: it holds most requests. Smaller sizes would make every idle
-/// connection larger, because it has a list for each size.
+/// The smallest chunk, in bytes: it holds most requests.
 const SMALLEST: usize = 512;
 /// The largest, in bytes.
 pub(crate) const LARGEST: usize = 64 * 1024;
 /// Number of chunk sizes.
 const SIZES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
-/// Bytes that a pool keeps of each size: 3 MiB of the largest 6 sizes.
+/// Bytes that a pool keeps of each size: 3 MiB of the largest 6 sizes, and one share more for
+/// chunks that are written in one go.
 const KEPT: usize = 512 * 1024;
 /// The most chunks that it keeps of each size: 384 KiB of the smallest 2 sizes.
 const MOST_KEPT: usize = 256;
 /// How many chunks of a size are searched for one that has been read: the newest ones, which are
 /// most likely in the cache.
 const LOOKED_AT: usize = 16;
-
-/// The most chunks that wait for a pool to take them back.
+/// The most chunks that a connection keeps until its worker lends it the pool again.
 const MOST_RETURNED: usize = 16;
 
 /// Used chunks whose last reader may still hold them.
@@ -34,8 +33,8 @@ const MOST_RETURNED: usize = 16;
 /// A worker has one and lends it to its connections; a connection that is not lent one has its own.
 #[derive(Debug, Default)]
 pub struct ChunkPool {
-    /// What is exchanged when a pool is lent. A pool from which nothing was taken yet has none: so
-    /// is that of a connection to which its worker lends one.
+    /// What is exchanged when a pool is lent. A connection to which its worker lends one has none
+    /// of its own.
     chunks: Option<Box<Chunks>>,
     /// Chunks that came back while there was none, with their size classes.
     returned: Vec<(BytesMut, u8)>,

@@ -274,8 +274,9 @@ impl Worker {
         self.deliver(handle, run, true, &mut lock(&shared.chunks), stages);
     }
 
-    /// Hands a run to its connection, and lends it the worker's chunks: one lock, one call, one look
-    /// at its events. If the run is the `first` of several, nothing that the connection refers to has been prefetched.
+    /// Hands a run to its connection, and lends it the worker's chunks: one lock, one call, one
+    /// look at its events. If the run is the `first` of several, nothing that the connection refers
+    /// to has been prefetched.
     fn deliver(
         &mut self,
         handle: ConnectionHandle,

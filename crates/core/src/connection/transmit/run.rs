@@ -245,9 +245,9 @@ impl Connection {
         PacketWriter::fill(w);
     }
 
-    /// Writes and books the next packets of a bundle of `most`, as long as the stream in front fills
-    /// them by itself and there is nothing else to send; returns how many. Zero is not the end:
-    /// `write_packet` decides that.
+    /// Writes and books the next packets of a bundle of `most`, as long as the stream in front
+    /// fills them by itself and there is nothing else to send; returns how many. Zero is not the
+    /// end: `write_packet` decides that.
     fn write_stream_run(
         &mut self,
         now: Time,
