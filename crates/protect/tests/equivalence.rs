@@ -483,6 +483,33 @@ fn targets_at_every_offset_agree() {
     });
 }
 
+/// A kernel that decrypts to targets never writes the plaintext to the packet.
+#[test]
+fn keys_say_whether_opening_into_targets_saves_a_copy() {
+    for_every_kernel(|suite, kind, _| {
+        let random = &mut Random(41);
+        let material = material(random, suite);
+        let keys = keys(&material, kind).unwrap();
+        let mut plan = Plan::new(0);
+        (0..4).for_each(|_| plan.push(random, 9, 2, 1200));
+        let sealed = sealed_by_reference(&plan, &material);
+        let mut opened = unprotect(&sealed, &plan, &keys);
+        let mut memory = [[0; 1190]; 4];
+        let mut targets = memory.each_mut().map(<[u8; 1190]>::as_mut_slice);
+        (keys.packet).open_into(&mut opened.buf, &mut opened.spans, 0, &mut targets);
+        for i in 0..4 {
+            let range = opened.payload(i);
+            let middle = range.start + 200..range.end - 200;
+            let saves = opened.buf[middle.clone()] != plan.buf[middle];
+            assert_eq!(
+                keys.packet.opens_into_targets(),
+                saves,
+                "{suite:?} {kind:?}"
+            );
+        }
+    });
+}
+
 #[test]
 fn a_forged_tag_fails_only_its_own_packet() {
     for_every_kernel(|suite, kind, _| {

@@ -184,6 +184,17 @@ impl Kernel {
         }
     }
 
+    /// Whether plaintext is decrypted to the targets, and not copied there afterwards.
+    pub(crate) fn decrypts_to_targets(&self) -> bool {
+        match self {
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonAes(_) => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Aesni(_) | Self::Vaes256(_) | Self::Vaes512(_) => true,
+            _ => false,
+        }
+    }
+
     /// Drops the long class of powers, if there is one.
     pub(crate) fn shrink(&mut self) {
         dispatch!(self, aead => aead.shrink());

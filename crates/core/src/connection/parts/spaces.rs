@@ -220,6 +220,12 @@ impl Spaces {
         slots
     }
 
+    /// Whether 1-RTT packets can be opened into targets without a copy.
+    pub(crate) fn opens_into_targets(&self) -> bool {
+        let key = self.ring.as_ref().and_then(|ring| ring.opening(CURRENT));
+        key.is_some_and(squall_protect::PacketKey::opens_into_targets)
+    }
+
     /// Opens the packets of a group, with one call for each key slot; returns the calls. Packets
     /// under the current keys are opened into their targets, if there are any
     /// ([`PacketKey::open_into`](squall_protect::PacketKey::open_into)).

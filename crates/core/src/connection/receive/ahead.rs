@@ -88,7 +88,7 @@ impl Connection {
         for span in spans {
             total += data_len(span, skip)?;
         }
-        if !(BULK..=LARGEST).contains(&total) {
+        if !(BULK..=LARGEST).contains(&total) || !self.spaces.opens_into_targets() {
             return None;
         }
         let chunk = self.streams.whole_chunk()?;
