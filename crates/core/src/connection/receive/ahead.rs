@@ -72,7 +72,7 @@ fn at_its_place(bytes: &[u8], span: &PacketSpan, skip: usize) -> Option<(StreamI
 }
 
 impl Connection {
-    /// A chunk for the data of a group, if bulk data is expected to fill it.
+    /// A chunk for the data of a group, if bulk data is expected to fill at least half of it.
     #[inline]
     pub(super) fn room_ahead(
         &mut self,
@@ -95,8 +95,8 @@ impl Connection {
         Some(Ahead { chunk, skip })
     }
 
-    /// Step 5 for packets that were opened into a chunk: its data goes to its stream, and all other
-    /// packets are taken one by one.
+    /// Step 5 for packets that were opened into a chunk: the part with the next bytes of a stream
+    /// goes to that stream. All other packets are taken as if they had been opened in place.
     pub(super) fn take_ahead(
         &mut self,
         bytes: &mut [u8],
@@ -182,7 +182,7 @@ fn run_ahead(bytes: &[u8], spans: &[PacketSpan], skip: usize) -> Option<Run> {
     (run.part.len() >= BULK).then_some(run)
 }
 
-/// Moves the data of some packets back to where it would be if they had been opened in place.
+/// Copies the data of some packets back to where it would be if they had been opened in place.
 fn move_back(
     bytes: &mut [u8],
     spans: &[PacketSpan],

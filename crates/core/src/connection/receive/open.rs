@@ -1,5 +1,5 @@
-//! Steps 2 to 4: header protection is removed, packet numbers are expanded, packets are opened in
-//! place, for up to 64 packets of one level at a time.
+//! Steps 2 to 4: header protection is removed, packet numbers are expanded, packets are opened, for
+//! up to 64 packets of one level at a time.
 
 use squall_protect::PacketSpan;
 
