@@ -88,7 +88,7 @@ impl Segment {
         n
     }
 
-    /// Makes room for `more` bytes in a chunk that has fewer than `below`, and is not empty.
+    /// Makes room for `more` bytes in a chunk of fewer than `below` bytes that is not empty.
     pub(super) fn grow(&mut self, more: usize, below: usize, pool: &mut ChunkPool) {
         if let Data::Growing(data) = &mut self.data
             && data.capacity() < below

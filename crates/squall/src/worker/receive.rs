@@ -148,6 +148,9 @@ impl Worker {
     /// way to the caches: first the connection's own, then what that refers to.
     fn deliver_all(&mut self, routed: &mut Routed<'_>, stages: &mut Stages) {
         stages.mark(Stage::FrameParsing);
+        if routed.len == 0 {
+            return;
+        }
         let shared = Arc::clone(&self.shared);
         let mut chunks = lock(&shared.chunks);
         if let Some(second) = routed.handle(1) {

@@ -80,7 +80,8 @@ impl Connection {
         spans: &[PacketSpan],
         trip: &Trip<'_>,
     ) -> Option<Ahead> {
-        if self.run_skips == 0 || id != SpaceId::Data || !self.takes_runs(trip) {
+        let bulk = self.run_skips > 0 && id == SpaceId::Data && self.takes_runs(trip);
+        if !bulk || !self.spaces.opens_into_targets() {
             return None;
         }
         let skip = usize::from(self.run_skips);
@@ -88,7 +89,7 @@ impl Connection {
         for span in spans {
             total += data_len(span, skip)?;
         }
-        if !(BULK..=LARGEST).contains(&total) || !self.spaces.opens_into_targets() {
+        if !(BULK..=LARGEST).contains(&total) {
             return None;
         }
         let chunk = self.streams.whole_chunk()?;
@@ -149,9 +150,8 @@ impl Connection {
     }
 }
 
-/// The longest run of packets that begins with the first one, or with the second one if the first
-/// carries something else, too, as it does when it acknowledges packets. `None` if it is too short
-/// for a chunk.
+/// The run of packets that begins with the first one, or with the second one if the first also
+/// carries something else, such as an acknowledgement. `None` if it is too short for a chunk.
 fn run_ahead(bytes: &[u8], spans: &[PacketSpan], skip: usize) -> Option<Run> {
     let mut before = 0;
     let mut places = spans.iter().enumerate().map(|(i, span)| {

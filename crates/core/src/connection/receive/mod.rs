@@ -53,8 +53,9 @@ impl Connection {
     /// Receives a run: consecutive datagrams of one bundle whose first packets have the same
     /// destination.
     ///
-    /// The packets are decrypted in place. Nothing refers to the buffer afterwards: anything kept
-    /// (stream, CRYPTO and DATAGRAM data, tokens, packets that wait for keys) is a copy.
+    /// The packets are decrypted in place, except for bulk data, which is decrypted to where it is
+    /// read. Nothing refers to the buffer afterwards: anything else that is kept (stream, CRYPTO
+    /// and DATAGRAM data, tokens, packets that wait for keys) is a copy.
     pub fn receive(&mut self, now: Time, run: DatagramBatch<'_>, stages: &mut Stages) {
         let DatagramBatch {
             path,

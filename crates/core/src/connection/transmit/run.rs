@@ -136,7 +136,7 @@ impl Connection {
         let segment = form.segment;
         let mut len = 0;
         while let i = bundle.spans.len()
-            && i < count.max(1)
+            && i < count.clamp(1, MAX_GROUP)
         {
             if i > 0 && form.runs {
                 let run = self.write_stream_run(now, buffer, form, count, bundle);
