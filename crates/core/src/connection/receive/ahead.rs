@@ -25,7 +25,6 @@ use super::run::{BULK, Head, payload_alone, skipped};
 use crate::connection::Connection;
 use crate::connection::handshake::keyring::CURRENT;
 use crate::space::SpaceId;
-use crate::stream::chunk_pool::LARGEST;
 
 /// A chunk for the data of a group.
 pub(super) struct Ahead {
@@ -72,7 +71,7 @@ fn at_its_place(bytes: &[u8], span: &PacketSpan, skip: usize) -> Option<(StreamI
 }
 
 impl Connection {
-    /// A chunk for the data of a group, if bulk data is expected to fill at least half of it.
+    /// A chunk for the data of a group, if bulk data is expected to fill more than half of it.
     #[inline]
     pub(super) fn room_ahead(
         &mut self,
@@ -89,10 +88,7 @@ impl Connection {
         for span in spans {
             total += data_len(span, skip)?;
         }
-        if !(BULK..=LARGEST).contains(&total) {
-            return None;
-        }
-        let chunk = self.streams.whole_chunk()?;
+        let chunk = self.streams.whole_chunk(total)?;
         Some(Ahead { chunk, skip })
     }
 
