@@ -30,6 +30,15 @@ impl Streams {
                 .any(|o| o.limit_pending || o.blocked_pending)
     }
 
+    /// Whether to raise the peer's limit on the connection before it is due, because stream data is
+    /// sent anyway. A client that requests one large object after the other then never sends its
+    /// server a limit alone, which the server would have to acknowledge alone.
+    #[inline]
+    #[must_use]
+    pub(crate) fn gives_credit_early(&self) -> bool {
+        self.recv_credit.takes_update() && self.has_data_to_send()
+    }
+
     /// Whether to report to the peer that its limit on the connection blocks us.
     #[must_use]
     pub(crate) const fn is_blocked(&self) -> bool {
@@ -75,7 +84,7 @@ impl Streams {
         w: &mut Writer<'_>,
         mut sent: impl FnMut(SentFrame),
     ) {
-        if self.max_data_pending && w.remaining() >= LARGEST {
+        if (self.max_data_pending || self.gives_credit_early()) && w.remaining() >= LARGEST {
             self.max_data_pending = false;
             let limit = self.recv_credit.renew(now, Self::rtt_for_credit(rtt));
             frame::write::max_data(w, limit);

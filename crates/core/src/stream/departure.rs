@@ -51,7 +51,13 @@ impl Streams {
     /// Whether a packet could carry stream data or a stream's control frame now.
     #[must_use]
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.has_control() || !self.queue.is_empty() || self.may_feed()
+        self.has_control() || self.has_data_to_send()
+    }
+
+    /// Whether stream data or the end of a stream waits, and the peer's limits allow it.
+    #[must_use]
+    pub(super) fn has_data_to_send(&self) -> bool {
+        !self.queue.is_empty() || self.may_feed()
     }
 
     /// Whether streams wait for the connection's credit although there is some.

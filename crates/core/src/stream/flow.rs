@@ -70,8 +70,10 @@ pub(crate) struct ReceiveCredit {
     consumed: u64,
     window: u64,
     max_window: u64,
-    /// When the credit was last renewed, and whether it was at all.
-    renewed: Option<Time>,
+    /// From when on the reader's speed is measured, once the credit was renewed, and what it had
+    /// taken by then.
+    measured_from: Option<Time>,
+    consumed_then: u64,
 }
 
 impl ReceiveCredit {
@@ -84,7 +86,8 @@ impl ReceiveCredit {
             consumed: 0,
             window,
             max_window,
-            renewed: None,
+            measured_from: None,
+            consumed_then: 0,
         }
     }
 
@@ -143,6 +146,14 @@ impl ReceiveCredit {
         self.unread_room() <= self.window / 2
     }
 
+    /// Whether to advertise a new limit in a packet that is sent, and acknowledged, for another
+    /// reason: a quarter of the window is used up. A packet with nothing else but a limit also costs
+    /// the peer an acknowledgement.
+    #[must_use]
+    pub(crate) const fn takes_update(&self) -> bool {
+        self.unread_room() <= self.window - self.window / 4
+    }
+
     /// Whether the peer has used up its credit while so much is unread that
     /// [`wants_update`](Self::wants_update) may never return true: an application that reads one
     /// stream after the other waits for the rest of the first one while the others' data fills the
@@ -182,14 +193,18 @@ impl ReceiveCredit {
         }
     }
 
-    /// The new limit to advertise. The window doubles if the last half was used in less than two
+    /// The new limit to advertise. The window doubles if the reader took half of it in less than two
     /// round trips, or if it is full of unread data.
     pub(crate) fn renew(&mut self, now: Time, rtt: Duration) -> u64 {
         let full = self.received == self.advertised && !self.wants_update();
-        if full || self.renewed.is_some_and(|last| now - last < 2 * rtt) {
+        let half = self.consumed - self.consumed_then >= self.window / 2;
+        let quick = (self.measured_from).is_some_and(|from| half && now - from < 2 * rtt);
+        if full || half || self.measured_from.is_none() {
+            (self.measured_from, self.consumed_then) = (Some(now), self.consumed);
+        }
+        if full || quick {
             self.window = self.grown();
         }
-        self.renewed = Some(now);
         self.advertised = self.advertised.max(self.consumed + self.window);
         self.advertised
     }
@@ -224,6 +239,28 @@ mod tests {
             3000 + 2000,
             "used up slowly: it stays"
         );
+    }
+
+    // test: RFC 9000 §4.1
+    #[test]
+    fn a_packet_that_is_sent_anyway_takes_a_limit_from_a_quarter_on() {
+        let rtt = Duration::from_millis(10);
+        let mut credit = ReceiveCredit::new(1000, 4000);
+        credit.receive_to(800);
+        credit.consume(249);
+        assert!(!credit.takes_update());
+        credit.consume(1);
+        assert!(credit.takes_update() && !credit.wants_update());
+        assert_eq!(credit.renew(Time::from_nanos(0), rtt), 1250);
+        assert!(!credit.takes_update());
+        credit.consume(250);
+        let limit = credit.renew(Time::from_nanos(1), rtt);
+        assert_eq!(limit, 1500, "a quarter, however quickly it is used");
+        credit.consume(250);
+        let limit = credit.renew(Time::from_nanos(2), rtt);
+        assert_eq!(limit, 750 + 2000, "half, in quarters");
+        credit.consume(1000);
+        assert_eq!(credit.renew(Time::from_nanos(90_000_000), rtt), 3750);
     }
 
     // test: RFC 9000 §4.1

@@ -150,6 +150,45 @@ fn the_code_of_a_partial_reset_arrives_after_its_data() {
     assert_eq!((arrived, end), (5_000, Err(ReadError::Reset(9))));
 }
 
+/// A client that requests one large object after the other sends its server new limits in its
+/// requests: alone, each would have to be acknowledged alone.
+// test: RFC 9000 §4.2
+#[test]
+fn requests_carry_new_limits_for_the_answers() {
+    let mut pair = Pair::with(
+        TransportConfig::default()
+            .initial_window(100_000)
+            .receive_window(100_000)
+            .initial_stream_window(40_000),
+    );
+    pair.run();
+    let mut acked_alone = 0;
+    for _ in 0..20 {
+        let client = pair.connection(Side::Client);
+        let id = client.open(Direction::Bidirectional).unwrap();
+        client.write(id, &mut Bytes::from_static(b"more")).unwrap();
+        client.finish(id).unwrap();
+        pair.run();
+        let server = pair.connection(Side::Server);
+        assert_eq!(server.accept(Direction::Bidirectional), Some(id));
+        while let Ok(Some(_)) = server.read(id, 100) {}
+        let mut answer = Bytes::from(vec![7; 30_000]);
+        assert_eq!(server.write(id, &mut answer), Ok(30_000));
+        server.finish(id).unwrap();
+        pair.run();
+        let sent = pair.connection(Side::Server).stats().packets_sent;
+        let client = pair.connection(Side::Client);
+        let mut read = 0;
+        while let Ok(Some(chunk)) = client.read(id, usize::MAX) {
+            read += chunk.len();
+        }
+        assert_eq!(read, 30_000);
+        pair.run();
+        acked_alone += pair.connection(Side::Server).stats().packets_sent - sent;
+    }
+    assert_eq!(acked_alone, 0);
+}
+
 // test: RFC 9000 §4.1, §4.6
 #[test]
 fn blocking_limits_are_reported_to_the_peer_once() {

@@ -164,7 +164,7 @@ impl Connection {
             frame::write::retire_connection_id(w, sequence);
             sent.push_frame(SentFrame::RetireConnectionId(sequence));
         }
-        if self.streams.has_control() {
+        if self.streams.has_control() || self.streams.gives_credit_early() {
             self.write_stream_control(now, w);
         }
     }
