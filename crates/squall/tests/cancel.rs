@@ -235,16 +235,14 @@ async fn writes_and_reads_that_are_not_cancel_safe_behave_as_documented() {
     let pair = narrow().await;
     let whole = data(LEN);
     // If a write is dropped, the beginning of its data may arrive.
-    for chunk in [false, true] {
+    for way in 0..4 {
         let (mut send, mut recv) = stream(&pair).await;
-        let mut canceller = Canceller::new();
-        let cancelled = match chunk {
-            false => canceller.once(send.write_all(&whole)).await,
-            true => {
-                canceller
-                    .once(send.write_chunk(Bytes::from(whole.clone())))
-                    .await
-            }
+        let (mut canceller, chunk) = (Canceller::new(), Bytes::from(whole.clone()));
+        let cancelled = match way {
+            0 => canceller.once(send.write_all(&whole)).await,
+            1 => canceller.once(send.write_chunk(chunk)).await,
+            2 => canceller.once(send.write_last(&whole)).await,
+            _ => canceller.once(send.write_last_chunk(chunk)).await,
         };
         assert_eq!(cancelled, None);
         send.finish().unwrap();

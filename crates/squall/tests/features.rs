@@ -59,6 +59,8 @@ async fn early_data_arrives_with_the_first_packets() {
             let (mut send, mut recv) = connection.open_bi().await.unwrap();
             send.write_all(b"early").await.unwrap();
             send.finish().unwrap();
+            let mut send = connection.open_uni().await.unwrap();
+            send.write_last(b"too").await.unwrap();
             written.notify_one();
             let answer = recv.read_to_end(100).await.unwrap();
             let accepted = match accepted {
@@ -78,6 +80,10 @@ async fn early_data_arrives_with_the_first_packets() {
             let (mut send, mut recv) = connection.accept_bi().await.unwrap();
             let early = recv.is_early();
             let question = recv.read_to_end(100).await.unwrap();
+            let mut also = connection.accept_uni().await.unwrap();
+            let chunk = also.read_chunk(100).await.unwrap();
+            assert_eq!(chunk.unwrap(), "too");
+            assert_eq!(also.is_early(), early, "after the last byte, too");
             send.write_all(&question).await.unwrap();
             send.finish().unwrap();
             let taken = there.await;

@@ -71,7 +71,41 @@ async fn the_fin_is_sent_with_the_last_byte() {
         assert!(chunk.is_empty());
         let mut recv = within(pair.far.accept_uni()).await.unwrap();
         assert_eq!(first_chunk(&mut recv).await, expected);
+
+        let mut send = within(pair.near.open_uni()).await.unwrap();
+        within(send.write_last_chunk(expected.0.clone()))
+            .await
+            .unwrap();
+        let mut recv = within(pair.far.accept_uni()).await.unwrap();
+        assert_eq!(first_chunk(&mut recv).await, expected);
     }
+}
+
+/// A reader that has taken every byte may not know whether the end has arrived, too.
+#[tokio::test]
+async fn a_stream_read_to_its_last_byte_ends_like_one_read_to_its_end() {
+    let pair = Pair::new().await;
+    let sent = async || {
+        let mut send = within(pair.near.open_uni()).await.unwrap();
+        within(send.write_last(b"all")).await.unwrap();
+        let mut recv = within(pair.far.accept_uni()).await.unwrap();
+        let chunk = within(recv.read_chunk(1000)).await.unwrap();
+        assert_eq!(chunk, Some(Bytes::from_static(b"all")));
+        (send, recv)
+    };
+    let (send, mut recv) = sent().await;
+    assert_eq!(recv.stop(7), Ok(()));
+    assert_eq!(recv.stop(7), Err(ReadError::Closed));
+    assert_eq!(within(recv.read_chunk(1)).await, Err(ReadError::Closed));
+    assert_eq!(within(send.stopped()).await, Ok(None));
+
+    let (_send, mut recv) = sent().await;
+    assert_eq!(within(recv.received_reset()).await, Ok(None));
+    assert_eq!(within(recv.read_chunk_unordered(1)).await, Ok(None));
+    assert_eq!(within(recv.read_chunk(1)).await, Ok(None));
+    assert_eq!(recv.stop(7), Err(ReadError::Closed), "the end is known");
+    drop(recv);
+    assert_eq!(pair.far.stats().open_streams, 0);
 }
 
 #[tokio::test]
@@ -80,10 +114,18 @@ async fn the_last_write_may_be_long_or_empty() {
     for len in [0, 10_000_000] {
         let mut send = within(pair.near.open_uni()).await.unwrap();
         let data = pattern(len, 1);
-        let write = async { send.write_last(&data).await.unwrap() };
+        let write = async {
+            let chunk = Bytes::copy_from_slice(&data);
+            send.write_last(&data).await.unwrap();
+            let mut send = pair.near.open_uni().await.unwrap();
+            send.write_last_chunk(chunk).await.unwrap();
+        };
         let read = async {
             let mut recv = pair.far.accept_uni().await.unwrap();
-            recv.read_to_end(len).await.unwrap()
+            let first = recv.read_to_end(len).await.unwrap();
+            let mut recv = pair.far.accept_uni().await.unwrap();
+            assert!(recv.read_to_end(len).await.unwrap() == first);
+            first
         };
         let ((), read) = within(async { tokio::join!(write, read) }).await;
         assert!(read == data, "{len} bytes came back changed");

@@ -209,6 +209,13 @@ impl Connection {
         self.streams.read(id, max)
     }
 
+    /// Takes the end of a stream if nothing else is left to read, so that the reader need not ask
+    /// again: [`read`](Self::read) would return `None`. Returns what [`is_early`](Self::is_early)
+    /// said before, since the stream may be gone now; `None` if there is no end to take.
+    pub fn read_end(&mut self, id: StreamId) -> Option<bool> {
+        self.streams.read_end(id)
+    }
+
     /// Reads the bytes of a stream that arrived first, at most `max`, whatever is missing before
     /// them, with their offset; `None` at the end of the stream. Every byte is returned once. From
     /// the first call on, the stream can no longer be read in order.

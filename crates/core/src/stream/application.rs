@@ -240,6 +240,19 @@ impl Streams {
         self.read_by(id, |recv, pool| recv.read(max, pool))
     }
 
+    /// Takes the end of a stream if nothing else is left to read: a read would return `None`.
+    /// Returns whether data of the stream arrived in 0-RTT packets.
+    #[inline]
+    pub(crate) fn read_end(&mut self, id: StreamId) -> Option<bool> {
+        let slot = self.find(id)?;
+        let recv = self.get(slot)?.recv.as_mut()?;
+        let early = recv.early;
+        recv.read_end().then(|| {
+            self.remove_if_done(slot);
+            early
+        })
+    }
+
     /// Gives the application bytes of a stream in order of arrival, with their offset.
     ///
     /// # Errors

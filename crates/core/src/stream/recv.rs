@@ -307,6 +307,17 @@ impl RecvStream {
         Err(ReadError::Blocked)
     }
 
+    /// Takes the end if nothing else is left to read.
+    #[inline]
+    pub(crate) fn read_end(&mut self) -> bool {
+        let plain = self.stop.is_none() && self.reliable.is_none();
+        let ends = plain && self.state == RecvState::SizeKnown && self.at_end();
+        if ends {
+            self.state = RecvState::DataRead;
+        }
+        ends
+    }
+
     /// Stops reading; STOP_SENDING is to be sent unless everything has arrived.
     pub(crate) fn stop(&mut self, code: u64) {
         if self.stop.is_none() {

@@ -189,6 +189,49 @@ fn requests_carry_new_limits_for_the_answers() {
     assert_eq!(acked_alone, 0);
 }
 
+/// The end of a stream is there to be taken once everything before it was read, and only then.
+#[test]
+fn the_end_is_taken_with_the_last_bytes() {
+    let mut pair = Pair::new();
+    pair.run();
+    let id = open(&mut pair);
+    write(&mut pair, id, 1_000);
+    pair.run();
+    let server = pair.connection(Side::Server);
+    server.accept(Direction::Unidirectional).unwrap();
+    assert_eq!(server.read_end(id), None, "unread");
+    assert_eq!(server.read(id, 1_000).unwrap().unwrap().len(), 1_000);
+    assert_eq!(server.read_end(id), None, "no FIN yet");
+    write(&mut pair, id, 10);
+    pair.connection(Side::Client).finish(id).unwrap();
+    pair.run();
+    let server = pair.connection(Side::Server);
+    assert_eq!(server.read_end(id), None, "unread");
+    assert_eq!(server.read(id, 9).unwrap().unwrap().len(), 9);
+    assert_eq!(server.read_end(id), None, "a byte is unread");
+    let _ = server.read_unordered(id, 9).unwrap().unwrap();
+    assert_eq!(server.read_end(id), Some(false));
+    assert_eq!(server.stats().open_streams, 0);
+    assert_eq!(server.read_end(id), None, "it was taken");
+    // Of a stream that was reset or stopped, nothing is left to take.
+    for stops in [false, true] {
+        let id = open(&mut pair);
+        write(&mut pair, id, 100);
+        pair.run();
+        let server = pair.connection(Side::Server);
+        server.accept(Direction::Unidirectional).unwrap();
+        let _ = server.read(id, 100).unwrap();
+        if stops {
+            server.stop_sending(id, 3).unwrap();
+            pair.connection(Side::Client).finish(id).unwrap();
+        } else {
+            pair.connection(Side::Client).reset_at(id, 3, 100).unwrap();
+        }
+        pair.run();
+        assert_eq!(pair.connection(Side::Server).read_end(id), None);
+    }
+}
+
 // test: RFC 9000 §4.1, §4.6
 #[test]
 fn blocking_limits_are_reported_to_the_peer_once() {

@@ -34,11 +34,15 @@ pub struct RecvStream {
     drop_code: u64,
     /// `Some`: dropping does nothing more.
     end: Option<RecvEnd>,
+    /// Whether data arrived as early data, if the core may have forgotten the stream.
+    early: bool,
 }
 
 /// How a receiving half ended; every further read reports it again.
 #[derive(Clone, Copy, Debug)]
 enum RecvEnd {
+    /// Nothing is left to read, which the next read reports.
+    ReadAll,
     /// Read to the end.
     Finished,
     /// The peer reset the stream with this code.
@@ -50,7 +54,7 @@ enum RecvEnd {
 impl RecvEnd {
     fn read<T>(self) -> Result<Option<T>, ReadError> {
         match self {
-            Self::Finished => Ok(None),
+            Self::ReadAll | Self::Finished => Ok(None),
             Self::Reset(code) => Err(ReadError::Reset(code)),
             Self::Stopped => Err(ReadError::Closed),
         }
@@ -64,6 +68,7 @@ impl RecvStream {
             id,
             drop_code: 0,
             end: None,
+            early: false,
         }
     }
 
@@ -89,7 +94,7 @@ impl RecvStream {
     /// (RFC 9001 §9.2). Once the handshake is complete, the client has shown that it is live.
     #[must_use]
     pub fn is_early(&self) -> bool {
-        self.connection.0.lock().core.is_early(self.id)
+        self.early || self.connection.0.lock().core.is_early(self.id)
     }
 
     /// The next bytes in order, at most `max`, as they lie in the receive buffer; `None` is the
@@ -115,16 +120,24 @@ impl RecvStream {
         ) -> Result<Option<T>, squall_core::ReadError>,
     ) -> Poll<Result<Option<T>, ReadError>> {
         if let Some(end) = self.end {
+            if matches!(end, RecvEnd::ReadAll) {
+                self.end = Some(RecvEnd::Finished);
+            }
             return Poll::Ready(end.read());
         }
-        let end = &mut self.end;
+        let (end, early) = (&mut self.end, &mut self.early);
         let (id, worker) = (self.id, &self.connection.0.worker);
         self.connection.0.call(|state| {
             // Data that arrived before the connection ended can still be read.
             let error = match state.read(&worker.chunks, |core| read(core, id)) {
+                Ok(None) => {
+                    *end = Some(RecvEnd::Finished);
+                    return Poll::Ready(Ok(None));
+                }
                 Ok(taken) => {
-                    if taken.is_none() {
-                        *end = Some(RecvEnd::Finished);
+                    // The next call then needs no lock.
+                    if let Some(was_early) = state.core.read_end(id) {
+                        (*end, *early) = (Some(RecvEnd::ReadAll), was_early);
                     }
                     return Poll::Ready(Ok(taken));
                 }
@@ -224,7 +237,9 @@ impl RecvStream {
         poll_fn(|cx| {
             match self.end {
                 Some(RecvEnd::Reset(code)) => return Poll::Ready(Ok(Some(code))),
-                Some(RecvEnd::Finished | RecvEnd::Stopped) => return Poll::Ready(Ok(None)),
+                Some(RecvEnd::ReadAll | RecvEnd::Finished | RecvEnd::Stopped) => {
+                    return Poll::Ready(Ok(None));
+                }
                 None => {}
             }
             let id = self.id;
@@ -315,10 +330,15 @@ impl RecvStream {
     /// # Errors
     /// The stream has already ended, or the connection ended.
     pub fn stop(&mut self, code: u64) -> Result<(), ReadError> {
-        if self.end.is_some() {
-            return Err(ReadError::Closed);
+        match self.end.replace(RecvEnd::Stopped) {
+            None => {}
+            // Nothing is left to stop, but the caller cannot know that.
+            Some(RecvEnd::ReadAll) => return Ok(()),
+            end @ Some(_) => {
+                self.end = end;
+                return Err(ReadError::Closed);
+            }
         }
-        self.end = Some(RecvEnd::Stopped);
         self.connection.0.call(|state| {
             state
                 .core

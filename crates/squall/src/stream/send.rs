@@ -282,6 +282,22 @@ impl SendStream {
         Ok(())
     }
 
+    /// Writes a whole chunk and finishes the stream, as [`write_last`](Self::write_last), without
+    /// copying the chunk unless it is small, as [`write_chunk`](Self::write_chunk). Not cancel-safe:
+    /// if the future is dropped, a part is written, and the rest of the chunk is lost.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); some of the chunk may have been written, and the stream is not
+    /// finished.
+    pub async fn write_last_chunk(&mut self, mut chunk: Bytes) -> Result<(), WriteError> {
+        loop {
+            poll_fn(|cx| self.poll_write_last_chunk(cx, &mut chunk)).await?;
+            if chunk.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
     /// Writes some of a list of chunks, from the first on, without copying them, and returns how
     /// many bytes; waits while the send buffer is full. Each chunk keeps its unwritten rest and is
     /// empty once written whole. Cancel-safe: a future that is dropped has written nothing.
