@@ -235,6 +235,10 @@ impl Tx for squall::SendStream {
     fn finish(&mut self) -> Result<()> {
         squall::SendStream::finish(self).map_err(context("finish"))
     }
+
+    async fn write_last(&mut self, bytes: Bytes) -> Result<()> {
+        (self.write_last_chunk(bytes).await).map_err(context("write"))
+    }
 }
 
 impl Rx for squall::RecvStream {

@@ -134,6 +134,13 @@ pub(super) trait Opener: Clone + Send + 'static {
 pub(super) trait Tx: Send + 'static {
     fn write(&mut self, bytes: Bytes) -> impl Future<Output = Result<()>> + Send;
     fn finish(&mut self) -> Result<()>;
+    /// Writes the last bytes and finishes the stream, in one call where the stack has one.
+    fn write_last(&mut self, bytes: Bytes) -> impl Future<Output = Result<()>> + Send {
+        async move {
+            self.write(bytes).await?;
+            self.finish()
+        }
+    }
 }
 
 /// The receiving half of a stream.
@@ -211,14 +218,16 @@ async fn answer(mut tx: impl Tx, mut rx: impl Rx, workload: Workload) -> Result<
     };
     while rx.read(&mut sink).await? {}
     if workload == Workload::Echo {
-        tx.write(upload.into()).await?;
-        return tx.finish();
+        return tx.write_last(upload.into()).await;
     }
     let mut left = u64::from_be_bytes(length);
     let mut source = Source::new(None);
     while left > 0 {
         let piece = source.next(usize::try_from(left).map_or(PIECE, |left| left.min(PIECE)));
         left -= piece.len() as u64;
+        if left == 0 {
+            return tx.write_last(piece).await;
+        }
         tx.write(piece).await?;
     }
     tx.finish()
@@ -376,8 +385,7 @@ async fn request(
     count: &Count,
 ) -> Result<()> {
     let (mut tx, mut rx) = opener.open().await?;
-    tx.write(message.clone()).await?;
-    tx.finish()?;
+    tx.write_last(message.clone()).await?;
     let mut verifier = Verifier::new(check, shape.answer);
     let mut sink = |bytes: &[u8]| {
         verifier.take(bytes);

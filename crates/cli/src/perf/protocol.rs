@@ -184,19 +184,15 @@ async fn answer(shared: Arc<Stream>, send: Option<SendStream>, mut recv: RecvStr
             Err(_) => return,
         },
     };
-    let mut source = service.source();
-    let sent = write(&mut send, wanted, &mut source, |len| {
+    let written = |len| {
         tally.sent.fetch_add(len, Ordering::Relaxed);
         // A small answer reveals little about it and should not pay for it.
         if wanted > PIECE as u64 {
             service.rtt.record(connection.stats().rtt);
         }
-    })
-    .await;
+    };
+    let sent = write(&mut send, wanted, service, written).await;
     if sent.is_ok() {
-        service.keep(source.digest());
-        // An error means that the peer has stopped it.
-        let _ = send.finish();
         tally.answered.fetch_add(1, Ordering::Relaxed);
     } else {
         let _ = send.reset(0);
@@ -224,22 +220,33 @@ async fn wait_for(source: &mut Source) {
     }
 }
 
-/// Writes this many bytes, and reports each piece.
+/// Writes this many bytes, reports each piece, and finishes the stream.
 async fn write(
     send: &mut SendStream,
     bytes: u64,
-    source: &mut Source,
+    service: &Service,
     mut written: impl FnMut(u64),
 ) -> std::result::Result<(), WriteError> {
-    let mut left = bytes;
-    while left > 0 {
-        wait_for(source).await;
-        let piece = source.next(usize::try_from(left).map_or(PIECE, |left| left.min(PIECE)));
+    let (mut source, mut left) = (service.source(), bytes);
+    let last = loop {
+        wait_for(&mut source).await;
+        let piece = match left {
+            0 => Bytes::new(),
+            left => source.next(usize::try_from(left).map_or(PIECE, |left| left.min(PIECE))),
+        };
         let len = piece.len() as u64;
+        left -= len;
+        if left == 0 {
+            break piece;
+        }
         send.write_chunk(piece).await?;
         written(len);
-        left -= len;
-    }
+    };
+    // Before the client can ask for it.
+    service.keep(source.digest());
+    let len = last.len() as u64;
+    send.write_last_chunk(last).await?;
+    written(len);
     Ok(())
 }
 
@@ -272,9 +279,8 @@ pub(crate) async fn download(
         Amount::Time(time) => (UNLIMITED, Some(begin + time)),
     };
     let request = Bytes::copy_from_slice(&wanted.to_be_bytes());
-    send.write_chunk(request)
+    send.write_last_chunk(request)
         .await
-        .and_then(|()| send.finish())
         .map_err(context("the request could not be sent"))?;
     let mut sink = Sink::new(digest);
     let mut bytes = 0;

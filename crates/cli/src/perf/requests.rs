@@ -83,9 +83,8 @@ async fn next(pace: &mut Pace, deadline: Instant) -> Option<Instant> {
 /// One request, to the last byte of its response.
 pub(crate) async fn ask(connection: &Connection, request: Bytes, down: u64) -> Result<()> {
     let (mut send, mut recv) = connection.open_bi().await.map_err(context("no stream"))?;
-    send.write_chunk(request)
+    send.write_last_chunk(request)
         .await
-        .and_then(|()| send.finish())
         .map_err(context("a request could not be sent"))?;
     let mut bytes = 0;
     while let Some(chunk) = recv
