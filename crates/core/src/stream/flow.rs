@@ -151,7 +151,9 @@ impl ReceiveCredit {
     /// the peer an acknowledgement.
     #[must_use]
     pub(crate) const fn takes_update(&self) -> bool {
-        self.unread_room() <= self.window - self.window / 4
+        // Also less than the window: a window of zero, or one that was lowered, grants nothing.
+        let room = self.unread_room();
+        room < self.window && room <= self.window - self.window / 4
     }
 
     /// Whether the peer has used up its credit while so much is unread that
@@ -261,6 +263,12 @@ mod tests {
         assert_eq!(limit, 750 + 2000, "half, in quarters");
         credit.consume(1000);
         assert_eq!(credit.renew(Time::from_nanos(90_000_000), rtt), 3750);
+        for window in 0..4 {
+            let mut credit = ReceiveCredit::new(window, window);
+            assert!(!credit.takes_update(), "nothing was read");
+            credit.consume(window);
+            assert_eq!(credit.takes_update(), window > 0);
+        }
     }
 
     // test: RFC 9000 §4.1
