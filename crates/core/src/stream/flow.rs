@@ -147,8 +147,8 @@ impl ReceiveCredit {
     }
 
     /// Whether to advertise a new limit in a packet that is sent, and acknowledged, for another
-    /// reason: a quarter of the window is used up. A packet with nothing else but a limit also costs
-    /// the peer an acknowledgement.
+    /// reason: a quarter of the window is used up. A packet with nothing else but a limit also
+    /// costs the peer an acknowledgement.
     #[must_use]
     pub(crate) const fn takes_update(&self) -> bool {
         // Also less than the window: a window of zero, or one that was lowered, grants nothing.
@@ -195,8 +195,8 @@ impl ReceiveCredit {
         }
     }
 
-    /// The new limit to advertise. The window doubles if the reader took half of it in less than two
-    /// round trips, or if it is full of unread data.
+    /// The new limit to advertise. The window doubles if the reader took half of it in less than
+    /// two round trips, or if it is full of unread data.
     pub(crate) fn renew(&mut self, now: Time, rtt: Duration) -> u64 {
         let full = self.received == self.advertised && !self.wants_update();
         let half = self.consumed - self.consumed_then >= self.window / 2;

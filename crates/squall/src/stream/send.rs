@@ -283,8 +283,8 @@ impl SendStream {
     }
 
     /// Writes a whole chunk and finishes the stream, as [`write_last`](Self::write_last), without
-    /// copying the chunk unless it is small, as [`write_chunk`](Self::write_chunk). Not cancel-safe:
-    /// if the future is dropped, a part is written, and the rest of the chunk is lost.
+    /// copying the chunk unless it is small, as [`write_chunk`](Self::write_chunk). Not
+    /// cancel-safe: if the future is dropped, a part is written, and the rest of the chunk is lost.
     ///
     /// # Errors
     /// As [`write`](Self::write); some of the chunk may have been written, and the stream is not
