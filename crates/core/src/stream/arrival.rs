@@ -114,19 +114,19 @@ impl Streams {
         self.append_run(id, offset, part.len() as u64, 1, |data, pool| {
             let chunk = std::mem::take(chunk).freeze();
             data.push(offset, chunk.slice(part), chunk.len(), pool);
-            pool.give_whole(chunk);
+            pool.give_filled(chunk);
         })
     }
 
-    /// A chunk with room for `len` bytes, at most twice as large, if there is one. Its bytes have
-    /// any values.
-    pub(crate) fn whole_chunk(&mut self, len: usize) -> Option<BytesMut> {
-        self.pool.take_whole(len)
+    /// A chunk of [`LARGEST`](super::chunk_pool::LARGEST) bytes, which have any values, if one is
+    /// free.
+    pub(crate) fn whole_chunk(&mut self) -> Option<BytesMut> {
+        self.pool.take_filled()
     }
 
     /// Takes back a chunk that no stream has taken.
     pub(crate) fn give_whole_chunk(&mut self, chunk: BytesMut) {
-        self.pool.give_whole(chunk.freeze());
+        self.pool.give_filled(chunk.freeze());
     }
 
     /// Has `store` append `len` bytes in so many pieces, unless this is more than appending.

@@ -17,13 +17,8 @@ const SMALLEST: usize = 512;
 pub(crate) const LARGEST: usize = 64 * 1024;
 /// Number of chunk sizes.
 const SIZES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
-/// How many chunks are kept that are written in one go, of each of the largest sizes. They may be
-/// only half full, so unread data can take as much memory again as half of them have.
-const WHOLE: [usize; 2] = [4, 8];
-/// Data of at most this many bytes gets no chunk that is written in one go.
-pub(crate) const TOO_SHORT: usize = LARGEST >> WHOLE.len();
-/// Bytes that a pool keeps of each size: 3 MiB of the largest 6 sizes, and 640 KiB of the chunks
-/// that are written in one go.
+/// Bytes that a pool keeps of each size: 3 MiB of the largest 6 sizes, and one share more for
+/// chunks that are written in one go.
 const KEPT: usize = 512 * 1024;
 /// The most chunks that it keeps of each size: 384 KiB of the smallest 2 sizes.
 const MOST_KEPT: usize = 256;
@@ -50,9 +45,9 @@ pub struct ChunkPool {
 #[derive(Debug, Default)]
 struct Chunks {
     sizes: [Vec<BytesMut>; SIZES],
-    /// Chunks of the largest sizes that are written in one go. All of their bytes have a value, as
+    /// Chunks of [`LARGEST`] bytes that are written in one go. All of their bytes have a value, as
     /// writing anywhere but at the end requires.
-    whole: [Vec<Bytes>; WHOLE.len()],
+    filled: Vec<Bytes>,
 }
 
 impl Chunks {
@@ -66,24 +61,15 @@ impl Chunks {
         chunks.push(chunk);
     }
 
-    /// The chunks of this size that are written in one go, and how many of them are kept.
-    fn whole(&mut self, size: usize) -> Option<(&mut Vec<Bytes>, usize)> {
-        let class = size_class(size)?.checked_sub(SIZES - WHOLE.len())?;
-        Some((self.whole.get_mut(class)?, *WHOLE.get(class)?))
-    }
-
-    fn give_whole(&mut self, chunk: Bytes) {
-        let Some((chunks, kept)) = self.whole(chunk.len()) else {
-            return;
-        };
-        if chunks.len() >= kept {
-            chunks.remove(0);
+    fn give_filled(&mut self, chunk: Bytes) {
+        if self.filled.len() >= kept(SIZES - 1) {
+            self.filled.remove(0);
         }
-        chunks.push(chunk);
+        self.filled.push(chunk);
     }
 
     fn is_empty(&self) -> bool {
-        self.sizes.iter().all(Vec::is_empty) && self.whole.iter().all(Vec::is_empty)
+        self.sizes.iter().all(Vec::is_empty) && self.filled.is_empty()
     }
 
     /// Roughly the bytes of the chunks that no reader holds.
@@ -93,11 +79,8 @@ impl Chunks {
             .map(|(class, chunks)| chunks.len() * (SMALLEST << class))
             .sum();
         // Others are counted as used.
-        let whole = self.whole.iter().flatten();
-        let free: usize = (whole.filter(|chunk| chunk.is_unique()))
-            .map(Bytes::len)
-            .sum();
-        kept + free
+        let free = self.filled.iter().filter(|chunk| chunk.is_unique()).count();
+        kept + free * LARGEST
     }
 }
 
@@ -148,28 +131,26 @@ impl ChunkPool {
         }
     }
 
-    /// A chunk with room for `len` bytes, at most twice as large, whose bytes have any values.
-    /// `None` if there is none of such a size, or if readers hold as many as the pool keeps: data
-    /// that piles up lies in chunks that are filled to their ends.
-    pub(crate) fn take_whole(&mut self, len: usize) -> Option<BytesMut> {
-        let size = SMALLEST << size_class(len)?;
-        let (chunks, kept) = self.chunks.get_or_insert_default().whole(size)?;
-        if let Some(i) = chunks.iter().rposition(Bytes::is_unique) {
-            return chunks.remove(i).try_into_mut().ok();
+    /// A chunk of [`LARGEST`] bytes, whose bytes have any values. `None` if readers hold as many as
+    /// the pool keeps: data that piles up lies in chunks that are filled to their ends.
+    pub(crate) fn take_filled(&mut self) -> Option<BytesMut> {
+        let filled = &mut self.chunks.get_or_insert_default().filled;
+        if let Some(i) = filled.iter().rposition(Bytes::is_unique) {
+            return filled.remove(i).try_into_mut().ok();
         }
-        if chunks.len() >= kept {
+        if filled.len() >= kept(SIZES - 1) {
             return None;
         }
-        let mut chunk = BytesMut::zeroed(size);
+        let mut chunk = BytesMut::zeroed(LARGEST);
         // From now on the chunk is one that can be shared, and sharing it allocates nothing.
-        let _ = chunk.split_off(size);
+        let _ = chunk.split_off(LARGEST);
         Some(chunk)
     }
 
-    /// Takes back a chunk from [`take_whole`](Self::take_whole), for use again once all other
+    /// Takes back a chunk from [`take_filled`](Self::take_filled), for use again once all other
     /// handles to it are dropped.
-    pub(crate) fn give_whole(&mut self, chunk: Bytes) {
-        self.chunks.get_or_insert_default().give_whole(chunk);
+    pub(crate) fn give_filled(&mut self, chunk: Bytes) {
+        self.chunks.get_or_insert_default().give_filled(chunk);
     }
 
     /// A chunk of this size is in use.
@@ -206,7 +187,9 @@ impl ChunkPool {
             for (class, own) in own.sizes.into_iter().enumerate() {
                 own.into_iter().for_each(|chunk| chunks.give(chunk, class));
             }
-            (own.whole.into_iter().flatten()).for_each(|chunk| chunks.give_whole(chunk));
+            own.filled
+                .into_iter()
+                .for_each(|chunk| chunks.give_filled(chunk));
         }
     }
 
@@ -256,45 +239,38 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_chunk_is_used_again_once_nobody_reads_it() {
+    fn a_filled_chunk_is_used_again_once_nobody_reads_it() {
         let mut pool = ChunkPool::default();
-        for (len, size) in [(16_385, 32_768), (32_768, 32_768), (40_000, LARGEST)] {
-            let mut chunk = pool.take_whole(len).unwrap();
-            let place = chunk.as_ptr();
-            chunk[size - 1] = 7;
-            let chunk = chunk.freeze();
-            let slice = chunk.slice(100..200);
-            pool.give_whole(chunk);
-            assert_eq!(pool.memory(), 0, "counted by whoever noted its size");
-            let other = pool.take_whole(len).unwrap();
-            assert_ne!(other.as_ptr(), place, "the reader still has a slice");
-            drop(slice);
-            assert_eq!(pool.memory(), size);
-            let again = pool.take_whole(len).unwrap();
-            assert_eq!((again.as_ptr(), again.len()), (place, size));
-            assert_eq!(again[size - 1], 7, "nothing is cleared or copied");
-        }
-        for len in [0, TOO_SHORT, LARGEST + 1] {
-            assert!(pool.take_whole(len).is_none(), "{len}");
-        }
-        // Readers that keep their data.
-        for (size, most) in [(LARGEST / 2, 4), (LARGEST, 8)] {
-            let (mut lent, mut worker, mut slices) =
-                (ChunkPool::default(), ChunkPool::default(), Vec::new());
-            for pool in [&mut lent, &mut worker] {
-                while let Some(chunk) = pool.take_whole(size) {
-                    let chunk = chunk.freeze();
-                    slices.push(chunk.slice(..10));
-                    pool.give_whole(chunk);
-                }
+        let mut chunk = pool.take_filled().unwrap();
+        let place = chunk.as_ptr();
+        chunk[LARGEST - 1] = 7;
+        let chunk = chunk.freeze();
+        let slice = chunk.slice(100..200);
+        pool.give_filled(chunk);
+        assert_eq!(pool.memory(), 0, "counted by whoever noted its size");
+        let other = pool.take_filled().unwrap();
+        assert_ne!(other.as_ptr(), place, "the reader still has a slice");
+        drop(slice);
+        assert_eq!(pool.memory(), LARGEST);
+        let again = pool.take_filled().unwrap();
+        assert_eq!((again.as_ptr(), again.len()), (place, LARGEST));
+        assert_eq!(again[LARGEST - 1], 7, "nothing is cleared or copied");
+        // A reader that keeps its data.
+        let (mut lent, mut worker, mut slices) =
+            (ChunkPool::default(), ChunkPool::default(), Vec::new());
+        for pool in [&mut lent, &mut worker] {
+            while let Some(chunk) = pool.take_filled() {
+                let chunk = chunk.freeze();
+                slices.push(chunk.slice(..10));
+                pool.give_filled(chunk);
             }
-            assert_eq!(slices.len(), 2 * most);
-            worker.absorb(&mut lent);
-            drop(slices);
-            assert!(lent.is_empty() && worker.memory() == most * size);
-            worker.clear();
-            assert!(worker.is_empty());
         }
+        assert_eq!(slices.len(), 2 * KEPT / LARGEST);
+        worker.absorb(&mut lent);
+        drop(slices);
+        assert!(lent.is_empty() && worker.memory() == KEPT);
+        worker.clear();
+        assert!(worker.is_empty());
     }
 
     #[test]

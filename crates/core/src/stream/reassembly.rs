@@ -676,11 +676,11 @@ mod tests {
                 stream.insert(offset, &small, &mut pool).unwrap();
                 offset += small.len() as u64;
                 assert!(stream.ends_at(offset));
-                let mut chunk = pool.take_whole(60_000).unwrap();
+                let mut chunk = pool.take_filled().unwrap();
                 chunk[500..60_000].copy_from_slice(&bytes(offset, 59_500));
                 let chunk = chunk.freeze();
                 stream.push(offset, chunk.slice(500..60_000), LARGEST, &mut pool);
-                pool.give_whole(chunk);
+                pool.give_filled(chunk);
                 offset += 59_500;
             }
             assert_eq!(stream.pieces(), 12);

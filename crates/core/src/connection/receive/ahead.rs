@@ -25,6 +25,7 @@ use super::run::{BULK, Head, payload_alone, skipped};
 use crate::connection::Connection;
 use crate::connection::handshake::keyring::CURRENT;
 use crate::space::SpaceId;
+use crate::stream::chunk_pool::LARGEST;
 
 /// A chunk for the data of a group.
 pub(super) struct Ahead {
@@ -71,7 +72,7 @@ fn at_its_place(bytes: &[u8], span: &PacketSpan, skip: usize) -> Option<(StreamI
 }
 
 impl Connection {
-    /// A chunk for the data of a group, if bulk data is expected to fill more than half of it.
+    /// A chunk for the data of a group, if bulk data is expected to fill at least half of it.
     #[inline]
     pub(super) fn room_ahead(
         &mut self,
@@ -88,7 +89,10 @@ impl Connection {
         for span in spans {
             total += data_len(span, skip)?;
         }
-        let chunk = self.streams.whole_chunk(total)?;
+        if !(BULK..=LARGEST).contains(&total) {
+            return None;
+        }
+        let chunk = self.streams.whole_chunk()?;
         Some(Ahead { chunk, skip })
     }
 

@@ -10,11 +10,11 @@ use super::frames::stream_to_end;
 use crate::connection::Connection;
 use crate::connection::handshake::keyring::CURRENT;
 use crate::space::SpaceId;
-use crate::stream::chunk_pool::TOO_SHORT;
+use crate::stream::chunk_pool::LARGEST;
 
 /// The least data of a run after which the next group is opened into a chunk, and the least data in
 /// such a chunk.
-pub(super) const BULK: usize = TOO_SHORT + 1;
+pub(super) const BULK: usize = LARGEST / 2;
 
 impl Connection {
     /// Takes packets that arrived in order and carry only the next bytes of one stream, making each
