@@ -438,11 +438,10 @@ async fn peers_of_a_killed_predecessor_are_reset() {
     // Its connections end without a CONNECTION_CLOSE.
     runtime.shutdown_background();
     drop(first);
-    let _ = within(connection.open_uni())
-        .await
-        .unwrap()
-        .write(b"?")
-        .await;
+    // On a busy machine, a late acknowledgement has caused the reset already.
+    if let Ok(mut send) = within(connection.open_uni()).await {
+        let _ = send.write(b"?").await;
+    }
     let reason = within(connection.closed()).await;
     assert!(matches!(reason, CloseReason::Reset), "{reason}");
     until(|| second.stats().unrouted.stateless_resets > 0).await;
