@@ -70,8 +70,8 @@ pub(crate) struct ReceiveCredit {
     consumed: u64,
     window: u64,
     max_window: u64,
-    /// From when on the reader's speed is measured, once the credit was renewed, and what it had
-    /// taken by then.
+    /// When the reader began the half window over which it is timed, and what it had taken by
+    /// then. `None` until the credit is first renewed.
     measured_from: Option<Time>,
     consumed_then: u64,
 }

@@ -34,7 +34,8 @@ pub struct RecvStream {
     drop_code: u64,
     /// `Some`: dropping does nothing more.
     end: Option<RecvEnd>,
-    /// Whether data arrived as early data, if the core may have forgotten the stream.
+    /// Whether data arrived as early data. Set with the end, after which the core may forget the
+    /// stream.
     early: bool,
 }
 
