@@ -204,7 +204,11 @@ impl Party {
                 }
             }
             Event::Readable(id) => match self.reading {
-                Reading::AtOnce(max) => while self.read(now, connection, id, max)?.is_some() {},
+                Reading::AtOnce(max) => {
+                    while self.read(now, connection, id, max)?.is_some()
+                        && self.receiving.contains_key(&id)
+                    {}
+                }
                 Reading::Unordered(max) => while self.read_unordered(now, connection, id, max)? {},
                 Reading::Slowly(..) => {
                     self.readable.push_back(id);
@@ -289,11 +293,10 @@ impl Party {
         while left > 0
             && let Some(id) = self.readable.front().copied()
         {
-            match self.read(now, connection, id, left)? {
-                Some(taken) => left -= taken,
-                None => {
-                    self.readable.pop_front();
-                }
+            let taken = self.read(now, connection, id, left)?;
+            left -= taken.unwrap_or(0);
+            if taken.is_none() || !self.receiving.contains_key(&id) {
+                self.readable.pop_front();
             }
         }
         self.next_read = (!self.readable.is_empty()).then(|| now + every);
@@ -395,7 +398,8 @@ impl Party {
         }
     }
 
-    /// Reads at most `max` bytes; `None` if none are available or left.
+    /// Reads at most `max` bytes; `None` if none are available or left. On every other stream, takes
+    /// the end together with the last bytes.
     fn read(
         &mut self,
         now: Time,
@@ -437,8 +441,12 @@ impl Party {
                     ));
                 }
                 expected.advance(bytes.len());
+                let missing = expected.len();
                 self.read += bytes.len() as u64;
                 self.last_read = now;
+                if (id.0 / 4).is_multiple_of(2) {
+                    self.read_end(connection, id, missing)?;
+                }
                 Ok(Some(bytes.len()))
             }
             Ok(None) if expected.is_empty() => {
@@ -453,6 +461,29 @@ impl Party {
                 self.fail_to_read(connection, id, read, &error)?;
                 Ok(None)
             }
+        }
+    }
+
+    /// Takes the end of a stream of which `missing` bytes are still to be read, if it is there.
+    fn read_end(
+        &mut self,
+        connection: &mut Connection,
+        id: StreamId,
+        missing: usize,
+    ) -> Result<(), String> {
+        let early = connection.is_early(id);
+        match connection.read_end(id) {
+            None => return Ok(()),
+            Some(_) if missing > 0 => return Err(format!("{id:?} ended {missing} bytes early")),
+            Some(was_early) if was_early != early => {
+                return Err(format!("{id:?}: early: {early}, then {was_early}"));
+            }
+            Some(_) => {}
+        }
+        self.end_reading(id);
+        match connection.read_end(id) {
+            None => Ok(()),
+            Some(_) => Err(format!("{id:?} ended twice")),
         }
     }
 
