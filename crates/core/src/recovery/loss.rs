@@ -39,7 +39,6 @@ pub(crate) fn detect(
     };
     let (delay, threshold) = (reordering.loss_delay(rtt), reordering.packet_threshold());
     let (mut run_start, mut run_next) = (None::<Time>, 0);
-    space.sent.pass_settled();
     for (number, packet) in space.sent.outstanding() {
         if number > largest {
             break;

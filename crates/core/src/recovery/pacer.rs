@@ -298,7 +298,13 @@ impl Bucket {
 
 /// The bytes that `rate` (bytes per second) gives in `time`.
 fn bytes_in(rate: u64, time: Duration) -> u64 {
-    let bytes = u128::from(rate).saturating_mul(time.as_nanos()) / NANOS_PER_SECOND;
+    let nanos = time.as_nanos();
+    // Nearly always 64 bits are enough, and then no instruction divides.
+    let product = u64::try_from(nanos).map(|nanos| rate.checked_mul(nanos));
+    if let Ok(Some(product)) = product {
+        return product / NANOS_PER_SECOND as u64;
+    }
+    let bytes = u128::from(rate).saturating_mul(nanos) / NANOS_PER_SECOND;
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 

@@ -433,14 +433,16 @@ impl SentPackets {
             .map(move |(i, p)| (first + i as u64, p))
     }
 
-    /// Makes `outstanding` begin after the settled packets. Loss detection calls this first, and
-    /// every packet that it then passes is declared lost: in total a packet is passed at most
-    /// twice, however often the peer triggers it.
-    pub(crate) fn pass_settled(&mut self) {
+    /// Makes `outstanding` begin after the settled packets, and returns the number of the first that
+    /// is outstanding, or else the next number. Loss detection calls this first, and every packet
+    /// that it then passes is declared lost: in total a packet is passed at most twice, however
+    /// often the peer triggers it.
+    pub(crate) fn pass_settled(&mut self) -> u64 {
         let first = self.oldest_outstanding.max(self.base);
         let rest = self.packets.range((first - self.base) as usize..);
         let settled = rest.take_while(|p| p.state != State::Outstanding).count();
         self.oldest_outstanding = first + settled as u64;
+        self.oldest_outstanding
     }
 
     /// Declares `number` lost and returns its record.
@@ -608,8 +610,7 @@ mod tests {
             0,
             "a lost packet may still be acknowledged"
         );
-        sent.pass_settled();
-        assert_eq!(sent.oldest_outstanding, 1000);
+        assert_eq!(sent.pass_settled(), 1000);
         assert_eq!(sent.outstanding().count(), 0);
     }
 
@@ -624,7 +625,11 @@ mod tests {
                     0 => drop(sent.acknowledge(number)),
                     1 => drop(sent.declare_lost(number)),
                     2 => sent.forget_settled(number),
-                    3 => sent.pass_settled(),
+                    3 => {
+                        let first = sent.outstanding().map(|(n, _)| n).next();
+                        let first = first.unwrap_or(sent.next_number());
+                        assert_eq!(sent.pass_settled(), first);
+                    }
                     4 => {
                         let found = sent.skip_acknowledged(number);
                         let from = number.max(sent.base);

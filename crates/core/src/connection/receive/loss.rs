@@ -29,6 +29,13 @@ struct Found {
 impl Connection {
     /// Finds and handles the losses of a space.
     pub(in crate::connection) fn detect_losses(&mut self, id: SpaceId, now: Time) {
+        let space = &mut self.spaces[id];
+        let oldest = space.sent.pass_settled();
+        if space.largest_acked.is_none_or(|largest| oldest > largest) {
+            // Most often: no packet was overtaken by an acknowledged one.
+            space.loss_time = None;
+            return;
+        }
         let persistent = self.probe_timeout() * self.config.persistent_congestion_threshold;
         let mut lost = std::mem::take(&mut self.spaces.lost);
         let flow = &self.paths.active.flow;
