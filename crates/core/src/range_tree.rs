@@ -68,6 +68,13 @@ impl RangeTree {
             return;
         }
         let Range { mut start, mut end } = range;
+        // Most ranges continue the last one.
+        if let Some(mut last) = self.ranges.last_entry()
+            && *last.get() == start
+        {
+            *last.get_mut() = end;
+            return;
+        }
         if let Some((below, until)) = self.ranges.range_mut(..=start).next_back()
             && *until >= start
         {
@@ -76,14 +83,6 @@ impl RangeTree {
             }
             *until = end;
             start = *below;
-            // At the end of the set, where most ranges go, this is all.
-            if self
-                .ranges
-                .last_key_value()
-                .is_some_and(|(last, _)| *last == start)
-            {
-                return;
-            }
         }
         while let Some((above, until)) = self
             .ranges

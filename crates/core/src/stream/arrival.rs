@@ -350,6 +350,75 @@ mod tests {
         (Streams::new(Side::Server, &config), ids)
     }
 
+    /// A stream in the place of an ended one has nothing of it left: neither of what it sent nor of
+    /// what it received, in any state.
+    #[test]
+    fn a_stream_in_the_place_of_another_is_new() {
+        use crate::stream::queue::Priority;
+        use crate::stream::recv::RecvState;
+        use crate::stream::send::{Reset, ResetFrame, SendState};
+
+        let (mut streams, _) = streams(40_000);
+        let bidi = |index| StreamId::new(Side::Client, Direction::Bidirectional, index);
+        let slot = streams.create(bidi(0), true);
+        let mut pool = ChunkPool::default();
+        let stream = streams.get(slot).unwrap();
+        stream.background = true;
+        let send = stream.send.as_mut().unwrap();
+        send.credit.raise(99);
+        send.credit.consume(40);
+        for _ in 0..3 {
+            send.buffer.write_copy(&[7; 100]);
+        }
+        send.buffer.on_sent(&(0..200));
+        send.buffer.on_acked(20..30);
+        send.buffer.on_lost(40..50);
+        send.state = SendState::ResetSent;
+        (send.fin_pending, send.fin_acked) = (true, true);
+        send.reset = Some(Reset {
+            code: 1,
+            reliable: 2,
+            frame: ResetFrame::Sent,
+        });
+        (send.stopped, send.unsent_awaited) = (Some(3), Some(4));
+        (send.writer_waits, send.writer_listed) = (true, true);
+        (send.queued, send.starved, send.late) = (true, true, true);
+        send.priority = Priority {
+            level: 5,
+            incremental: true,
+        };
+        send.rank_changes = 6;
+        let recv = stream.recv.as_mut().unwrap();
+        for (offset, fin) in [(0, false), (200, false), (1_000, true)] {
+            recv.receive(offset, &[7; 100], fin, &mut pool).unwrap();
+        }
+        recv.read(10, &mut pool).unwrap();
+        recv.receive_reset(7, 1_100, 300).unwrap();
+        recv.state = RecvState::ResetRead;
+        recv.stop = Some((8, true));
+        (recv.credit_pending, recv.early) = (true, true);
+        (recv.reader_told, recv.reset_awaited) = (true, true);
+
+        let mut ended = streams.slots[slot as usize].take().unwrap();
+        let before = format!("{ended:?}");
+        ended.drain();
+        streams.spare.push(ended);
+        let again = streams.create(bidi(1), false);
+        let again = format!("{:?}", streams.get(again).unwrap());
+        assert!(streams.spare.is_empty(), "it took the ended one's place");
+        let new = streams.create(bidi(1), false);
+        assert_eq!(again, format!("{:?}", streams.get(new).unwrap()));
+        assert_ne!(again, before);
+        // One half alone.
+        let mut ended = streams.slots[new as usize].take().unwrap();
+        ended.drain();
+        streams.spare.push(ended);
+        let uni = StreamId::new(Side::Client, Direction::Unidirectional, 0);
+        let slot = streams.create(uni, true);
+        let stream = streams.get(slot).unwrap();
+        assert!(stream.send.is_none() && stream.recv.is_some());
+    }
+
     // test: RFC 9000 §4.1 — SECURITY.md row 5
     #[test]
     fn a_run_is_accepted_only_in_order_and_within_flow_control() {

@@ -70,15 +70,18 @@ impl Stream {
         }
     }
 
-    /// Becomes `new`, which takes over this one's memory.
-    fn renew(&mut self, mut new: Self) {
-        if let (Some(new), Some(old)) = (&mut new.send, &mut self.send) {
-            std::mem::swap(&mut new.buffer, &mut old.buffer);
+    /// Becomes a new stream in the place of an ended one that was drained. `send` is the peer's
+    /// initial credit, `recv` the initial and the largest window.
+    fn renew(&mut self, id: StreamId, known: bool, send: Option<u64>, recv: Option<(u64, u64)>) {
+        (self.id, self.known, self.background) = (id, known, false);
+        match (&mut self.send, send) {
+            (Some(part), Some(limit)) => part.renew(limit),
+            (part, limit) => *part = limit.map(SendStream::new),
         }
-        if let (Some(new), Some(old)) = (&mut new.recv, &mut self.recv) {
-            std::mem::swap(&mut new.data, &mut old.data);
+        match (&mut self.recv, recv) {
+            (Some(part), Some((window, most))) => part.renew(window, most),
+            (part, limits) => *part = limits.map(|(window, most)| RecvStream::new(window, most)),
         }
-        *self = new;
     }
 }
 
@@ -434,27 +437,24 @@ impl Streams {
         let limits = &self.limits;
         let send = match (id.direction(), ours) {
             // The names are from the point of view of the peer that sent the parameter.
-            (Direction::Bidirectional, true) => Some(SendStream::new(limits.send_bidi_remote)),
-            (Direction::Bidirectional, false) => Some(SendStream::new(limits.send_bidi_local)),
-            (Direction::Unidirectional, true) => Some(SendStream::new(limits.send_uni)),
+            (Direction::Bidirectional, true) => Some(limits.send_bidi_remote),
+            (Direction::Bidirectional, false) => Some(limits.send_bidi_local),
+            (Direction::Unidirectional, true) => Some(limits.send_uni),
             (Direction::Unidirectional, false) => None,
         };
         let recv = (id.direction() == Direction::Bidirectional || !ours)
-            .then(|| RecvStream::new(limits.recv_initial, limits.recv_max));
-        let stream = Stream {
-            id,
-            send,
-            recv,
-            known,
-            background: false,
-        };
-        let stream = Some(match self.spare.pop() {
-            Some(mut place) => {
-                place.renew(stream);
-                place
-            }
-            None => Box::new(stream),
+            .then_some((limits.recv_initial, limits.recv_max));
+        let mut stream = self.spare.pop().unwrap_or_else(|| {
+            Box::new(Stream {
+                id,
+                send: None,
+                recv: None,
+                known,
+                background: false,
+            })
         });
+        stream.renew(id, known, send, recv);
+        let stream = Some(stream);
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = stream;
@@ -473,17 +473,13 @@ impl Streams {
     /// The stream named by a frame for its receiving part; `None` if it has ended (RFC 9000 §3.2).
     #[inline]
     fn find_receiving(&mut self, id: StreamId) -> Result<Option<u32>, TransportErrorCode> {
-        if let Some(slot) = self.find(id)
-            && self.get(slot).is_some_and(|s| s.recv.is_some())
-        {
-            return Ok(Some(slot));
-        }
         if id.direction() == Direction::Unidirectional && id.initiator() == self.side {
             return Err(TransportErrorCode::STREAM_STATE_ERROR);
         }
         self.find_or_open(id)
     }
 
+    #[inline]
     fn find_sending(&mut self, id: StreamId) -> Result<Option<u32>, TransportErrorCode> {
         if id.direction() == Direction::Unidirectional && id.initiator() != self.side {
             return Err(TransportErrorCode::STREAM_STATE_ERROR);
@@ -491,10 +487,16 @@ impl Streams {
         self.find_or_open(id)
     }
 
+    #[inline]
     fn find_or_open(&mut self, id: StreamId) -> Result<Option<u32>, TransportErrorCode> {
-        if let Some(slot) = self.find(id) {
-            return Ok(Some(slot));
+        match self.find(id) {
+            Some(slot) => Ok(Some(slot)),
+            None => self.open_for_peer(id),
         }
+    }
+
+    /// A frame names a stream that does not exist: the peer opens it, or it has ended.
+    fn open_for_peer(&mut self, id: StreamId) -> Result<Option<u32>, TransportErrorCode> {
         let opening = &mut self.opening[index(id.direction())];
         if id.initiator() == self.side {
             // RFC 9000 §19.8: a frame for a stream of ours that was never opened.
@@ -507,15 +509,17 @@ impl Streams {
         if id.index() >= opening.peer_limit {
             return Err(TransportErrorCode::STREAM_LIMIT_ERROR);
         }
-        if opening.peer_ended.contains(id.index()) {
-            return Ok(None);
-        }
         if id.index() >= opening.peer_opened {
             // RFC 9000 §3.2: opening a stream opens all lower-numbered ones of its type; they get
             // state when they are used.
             opening.peer_opened = id.index() + 1;
             opening.raise_limit();
-            self.events.push_back(Event::StreamOpened(id.direction()));
+            let event = Event::StreamOpened(id.direction());
+            if self.events.back() != Some(&event) {
+                self.events.push_back(event);
+            }
+        } else if opening.peer_ended.contains(id.index()) {
+            return Ok(None);
         }
         let known = id.index() < self.opening[index(id.direction())].peer_accepted;
         Ok(Some(self.create(id, known)))

@@ -228,12 +228,25 @@ impl Reassembly {
 
     /// Resets this to the state of a new stream, and keeps memory for its first segments.
     pub(crate) fn recycle(&mut self) {
-        let mut segments = std::mem::take(&mut self.segments);
+        // Every part is named, so that none is forgotten.
+        let Self {
+            read,
+            contiguous,
+            segments,
+            cells,
+            next_chunk,
+            emptied_at,
+            cleared,
+            pools_small,
+            unordered,
+        } = self;
+        (*read, *contiguous, *emptied_at) = (0, 0, 0);
+        (*next_chunk, *cleared, *pools_small) = (0, 0, true);
         segments.clear();
-        *self = Self::of_stream();
-        if segments.capacity() <= KEPT_PLACES {
-            self.segments = segments;
+        if segments.capacity() > KEPT_PLACES {
+            *segments = VecDeque::new();
         }
+        (*cells, *unordered) = (Cells::default(), None);
     }
 
     /// Offset of the next byte that an in-order reader gets.

@@ -95,6 +95,30 @@ impl RecvStream {
         }
     }
 
+    /// Becomes a new stream, with the memory of the data, which was
+    /// [recycled](Reassembly::recycle).
+    pub(crate) fn renew(&mut self, window: u64, max_window: u64) {
+        // Every part is named, so that none is forgotten.
+        let Self {
+            state,
+            data: _,
+            credit,
+            final_size,
+            reset_code,
+            reliable,
+            stop,
+            credit_pending,
+            early,
+            reader_told,
+            reset_awaited,
+        } = self;
+        *state = RecvState::Recv;
+        *credit = ReceiveCredit::new(window, max_window);
+        (*final_size, *reset_code, *reliable, *stop) = (None, 0, None, None);
+        (*credit_pending, *early) = (false, false);
+        (*reader_told, *reset_awaited) = (false, false);
+    }
+
     /// Processes the data of a STREAM frame.
     ///
     /// # Errors

@@ -107,6 +107,37 @@ impl SendStream {
         }
     }
 
+    /// Becomes a new stream, with the memory of the buffer, which was
+    /// [recycled](SendBuffer::recycle).
+    pub(crate) fn renew(&mut self, limit: u64) {
+        // Every part is named, so that none is forgotten.
+        let Self {
+            state,
+            buffer: _,
+            credit,
+            fin_pending,
+            fin_acked,
+            reset,
+            stopped,
+            writer_waits,
+            unsent_awaited,
+            writer_listed,
+            queued,
+            starved,
+            late,
+            priority,
+            rank_changes,
+            blocked_at,
+        } = self;
+        (*state, *credit) = (SendState::Send, SendCredit::new(limit));
+        (*fin_pending, *fin_acked) = (false, false);
+        (*reset, *stopped) = (None, None);
+        (*writer_waits, *unsent_awaited, *writer_listed) = (false, None, false);
+        (*queued, *starved, *late) = (false, false, false);
+        (*priority, *rank_changes) = (Priority::default(), 0);
+        *blocked_at = None;
+    }
+
     /// Whether a STREAM frame could be sent now, ignoring the connection's credit.
     #[must_use]
     pub(crate) fn wants_to_send(&self) -> bool {

@@ -89,21 +89,28 @@ pub(crate) struct SendBuffer {
 impl SendBuffer {
     /// Resets this to the buffer of a new stream, and keeps memory for its first chunk.
     pub(crate) fn recycle(&mut self) {
-        let (mut chunks, mut spare) = (
-            std::mem::take(&mut self.chunks),
-            std::mem::take(&mut self.spare),
-        );
+        // Every part is named, so that none is forgotten.
+        let Self {
+            end,
+            unsent,
+            lost,
+            base,
+            chunks,
+            acked,
+            spare,
+        } = self;
+        (*end, *unsent, *base) = (0, 0, 0);
+        (*lost, *acked) = (RangeTree::default(), RangeTree::default());
         if let Some((_, Chunk::Copied(last))) = chunks.pop_back()
             && last.capacity() <= KEPT_CHUNK
         {
-            spare = last;
+            *spare = last;
         }
         chunks.clear();
-        *self = Self::default();
-        self.spare = spare;
-        if chunks.capacity() <= KEPT_PLACES {
-            self.chunks = chunks;
+        if chunks.capacity() > KEPT_PLACES {
+            *chunks = VecDeque::new();
         }
+        spare.clear();
     }
 
     /// Offset after the last byte written.
