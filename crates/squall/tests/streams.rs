@@ -108,6 +108,47 @@ async fn a_stream_read_to_its_last_byte_ends_like_one_read_to_its_end() {
     assert_eq!(pair.far.stats().open_streams, 0);
 }
 
+/// However a receiving half ends, the sending half of its stream still learns its outcome, even if it
+/// asks after the connection has forgotten the stream.
+#[tokio::test]
+async fn the_end_of_one_half_leaves_the_outcome_of_the_other() {
+    let pair = Pair::new().await;
+    for way in ["read", "read to its end", "reset", "stopped", "dropped"] {
+        let (mut near_send, mut near_recv) = within(pair.near.open_bi()).await.unwrap();
+        within(near_send.write_all(b"question")).await.unwrap();
+        let (mut send, mut recv) = within(pair.far.accept_bi()).await.unwrap();
+        match way {
+            "read" | "read to its end" => {
+                near_send.finish().unwrap();
+                within(near_send.stopped()).await.unwrap();
+                let chunk = within(recv.read_chunk(1000)).await.unwrap();
+                assert_eq!(chunk, Some(Bytes::from_static(b"question")));
+                if way == "read to its end" {
+                    assert_eq!(within(recv.read_chunk(1000)).await, Ok(None));
+                }
+            }
+            "reset" => {
+                near_send.reset(5).unwrap();
+                let reset = async {
+                    while recv.read_chunk(1000).await?.is_some() {}
+                    Ok(())
+                };
+                assert_eq!(within(reset).await, Err(ReadError::Reset(5)));
+            }
+            "stopped" => recv.stop(6).unwrap(),
+            _ => {}
+        }
+        drop(recv);
+        within(send.write_last(b"answer")).await.unwrap();
+        let answer = within(near_recv.read_to_end(100)).await.unwrap();
+        assert_eq!(answer, b"answer", "{way}");
+        while pair.far.stats().open_streams > 0 {
+            within(tokio::time::sleep(Duration::from_millis(1))).await;
+        }
+        assert_eq!(within(send.stopped()).await, Ok(None), "{way}");
+    }
+}
+
 #[tokio::test]
 async fn the_last_write_may_be_long_or_empty() {
     let pair = Pair::new().await;

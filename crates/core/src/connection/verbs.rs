@@ -45,6 +45,19 @@ impl Connection {
         self.streams.accept(direction)
     }
 
+    /// As [`accept`](Self::accept), for a caller that reads the stream before it waits for an event:
+    /// `Event::Readable` does not report what has already arrived, only what arrives after a read
+    /// has returned nothing.
+    pub fn accept_quietly(&mut self, direction: Direction) -> Option<StreamId> {
+        self.streams.accept_quietly(direction)
+    }
+
+    /// The code with which the peer has stopped this end's sending on a stream (STOP_SENDING, RFC
+    /// 9000 §19.5). `None` if it has not, or the stream has ended.
+    pub fn stopped(&mut self, id: StreamId) -> Option<u64> {
+        self.streams.stopped(id)
+    }
+
     /// Changes how many streams of a direction the peer may have open at the same time, from
     /// [`max_concurrent_bidi_streams`](crate::TransportConfig::max_concurrent_bidi_streams) or its
     /// counterpart. A higher limit is announced at once (MAX_STREAMS, RFC 9000 §19.11). A lower one

@@ -25,8 +25,23 @@ impl Streams {
         Some(id)
     }
 
-    /// The next stream that the peer opened, in order of ids.
+    /// The next stream that the peer opened, in order of ids. An event reports what it has brought.
     pub(crate) fn accept(&mut self, direction: Direction) -> Option<StreamId> {
+        let (id, slot) = self.take_opened(direction)?;
+        self.tell_reader(slot);
+        Some(id)
+    }
+
+    /// As [`accept`](Self::accept), without that event.
+    pub(crate) fn accept_quietly(&mut self, direction: Direction) -> Option<StreamId> {
+        let (id, slot) = self.take_opened(direction)?;
+        if let Some(recv) = self.get(slot).and_then(|s| s.recv.as_mut()) {
+            recv.reader_told = true;
+        }
+        Some(id)
+    }
+
+    fn take_opened(&mut self, direction: Direction) -> Option<(StreamId, u32)> {
         let opening = &mut self.opening[index(direction)];
         if opening.peer_accepted >= opening.peer_opened {
             return None;
@@ -41,8 +56,13 @@ impl Streams {
         if let Some(stream) = self.get(slot) {
             stream.known = true;
         }
-        self.tell_reader(slot);
-        Some(id)
+        Some((id, slot))
+    }
+
+    /// The code of the peer's STOP_SENDING, if one has arrived.
+    pub(crate) fn stopped(&mut self, id: StreamId) -> Option<u64> {
+        let slot = self.find(id)?;
+        self.get(slot)?.send.as_ref()?.stopped
     }
 
     /// Takes as much from the front of `data` as there is room for, without copying unless it is

@@ -232,6 +232,56 @@ fn the_end_is_taken_with_the_last_bytes() {
     }
 }
 
+/// Streams that arrive together are reported once, and a reader that reads first is told only of
+/// what comes later.
+#[test]
+fn a_stream_accepted_quietly_is_reported_once_it_was_found_empty() {
+    let mut pair = Pair::new();
+    pair.run();
+    let ids: Vec<StreamId> = (0..3).map(|_| open(&mut pair)).collect();
+    ids.iter().for_each(|id| write(&mut pair, *id, 100));
+    pair.events(Side::Server);
+    pair.run();
+    let opened = Event::StreamOpened(Direction::Unidirectional);
+    assert_eq!(pair.events(Side::Server), [opened], "three in one packet");
+    let server = pair.connection(Side::Server);
+    assert_eq!(server.accept(Direction::Unidirectional), Some(ids[0]));
+    for id in &ids[1..] {
+        let accepted = server.accept_quietly(Direction::Unidirectional);
+        assert_eq!(accepted, Some(*id));
+    }
+    assert_eq!(server.accept_quietly(Direction::Unidirectional), None);
+    // Unread: nothing more is reported. Read until it is empty: what comes next is.
+    assert_eq!(server.read(ids[1], 200).unwrap().unwrap().len(), 100);
+    assert_eq!(server.read(ids[1], 200), Err(ReadError::Blocked));
+    ids.iter().for_each(|id| write(&mut pair, *id, 10));
+    pair.run();
+    let readable = [ids[0], ids[1]].map(Event::Readable);
+    assert_eq!(pair.events(Side::Server), readable);
+}
+
+/// A peer may stop a stream before the application has accepted it.
+#[test]
+fn the_code_of_a_stopped_stream_can_be_asked_for() {
+    let mut pair = Pair::new();
+    pair.run();
+    let client = pair.connection(Side::Client);
+    let id = client.open(Direction::Bidirectional).unwrap();
+    let written = client.write(id, &mut Bytes::from_static(b"request"));
+    assert_eq!(written, Ok(7));
+    pair.run();
+    assert_eq!(pair.connection(Side::Server).stopped(id), None);
+    let client = pair.connection(Side::Client);
+    assert_eq!(client.stopped(id), None);
+    client.stop_sending(id, 9).unwrap();
+    pair.run();
+    let server = pair.connection(Side::Server);
+    assert_eq!(server.accept(Direction::Bidirectional), Some(id));
+    assert_eq!(server.stopped(id), Some(9));
+    let never = StreamId::new(Side::Client, Direction::Bidirectional, 99);
+    assert_eq!(server.stopped(never), None);
+}
+
 // test: RFC 9000 §4.1, §4.6
 #[test]
 fn blocking_limits_are_reported_to_the_peer_once() {

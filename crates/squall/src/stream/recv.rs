@@ -32,7 +32,7 @@ pub struct RecvStream {
     id: StreamId,
     /// The code with which dropping stops the stream.
     drop_code: u64,
-    /// `Some`: dropping does nothing more.
+    /// `Some`: dropping does nothing more, and the connection's state no longer knows of this half.
     end: Option<RecvEnd>,
     /// Whether data arrived as early data. Set with the end, after which the core may forget the
     /// stream.
@@ -133,12 +133,14 @@ impl RecvStream {
             let error = match state.read(&worker.chunks, |core| read(core, id)) {
                 Ok(None) => {
                     *end = Some(RecvEnd::Finished);
+                    state.release_stream(id);
                     return Poll::Ready(Ok(None));
                 }
                 Ok(taken) => {
-                    // The next call then needs no lock.
+                    // The next call, and the drop, then need no lock.
                     if let Some(was_early) = state.core.read_end(id) {
                         (*end, *early) = (Some(RecvEnd::ReadAll), was_early);
+                        state.release_stream(id);
                     }
                     return Poll::Ready(Ok(taken));
                 }
@@ -147,6 +149,7 @@ impl RecvStream {
             Poll::Ready(Err(match (error, &state.closed) {
                 (squall_core::ReadError::Reset(code), _) => {
                     *end = Some(RecvEnd::Reset(code));
+                    state.release_stream(id);
                     ReadError::Reset(code)
                 }
                 (squall_core::ReadError::IllegalOrderedRead, _) => ReadError::IllegalOrderedRead,
@@ -341,6 +344,7 @@ impl RecvStream {
             }
         }
         self.connection.0.call(|state| {
+            state.release_stream(self.id);
             state
                 .core
                 .stop_sending(self.id, code)
@@ -354,11 +358,12 @@ impl RecvStream {
 
 impl Drop for RecvStream {
     fn drop(&mut self) {
+        if self.end.is_some() {
+            return;
+        }
         self.connection.0.call(|state| {
-            if self.end.is_none() {
-                // An error means that the stream has ended anyway.
-                let _ = state.core.stop_sending(self.id, self.drop_code);
-            }
+            // An error means that the stream has ended anyway.
+            let _ = state.core.stop_sending(self.id, self.drop_code);
             state.release_stream(self.id);
         });
     }

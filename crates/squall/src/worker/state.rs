@@ -311,7 +311,7 @@ impl State {
             self.note_relay();
             let replaced = self.line(line).register(ticket, waker);
             self.discarded.extend(replaced);
-        } else {
+        } else if ticket.is_taken() {
             self.leave(line, ticket);
         }
         result
@@ -377,14 +377,11 @@ impl State {
         direction: Direction,
     ) -> Poll<Result<StreamId, CloseReason>> {
         // Streams that arrived before the end are still handed out.
-        if let Some(id) = self.core.accept(direction) {
+        if let Some(id) = self.core.accept_quietly(direction) {
             self.hold(id, direction);
             // A peer may stop a stream before we have accepted it: no task was waiting for that
-            // event. An empty write reveals it.
-            if direction == Direction::Bidirectional
-                && let Err(squall_core::WriteError::Stopped(code)) =
-                    self.core.write(id, &mut Bytes::new())
-            {
+            // event.
+            if let Some(code) = self.core.stopped(id) {
                 self.waiters(id).send_end = Some(SendEnd::Stopped(code));
             }
             return Poll::Ready(Ok(id));
