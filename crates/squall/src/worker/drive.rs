@@ -60,8 +60,8 @@ async fn turns(
     let mut recv = RecvBatch::within(RECV_MESSAGES, MESSAGE_BYTES, RECV_BYTES);
     // Nothing is known about the socket before the first check.
     let mut busy = true;
-    // Whether the data to send has waited for one more receive call.
-    let mut waited = false;
+    // For how many more receive calls sending has waited.
+    let mut waited = 0;
     // Since when the runtime has waited for the worker.
     let mut busy_since: Option<Time> = None;
     loop {
@@ -108,8 +108,6 @@ async fn turns(
             // What these tasks do belongs to this turn.
             let_tasks_run().await;
         }
-        // One acknowledgement for all that has arrived, and one message for all answers to it.
-        waited = worker.more_to_receive && !waited && !worker.has_many_to_send();
         {
             let mut stages = lock(&shared.stages);
             if woken {
@@ -118,7 +116,11 @@ async fn turns(
             }
             worker.take_inbox(&mut stages);
             worker.move_some();
-            if !waited {
+            // One acknowledgement for all that has arrived, and one message for all answers to it.
+            if worker.waits_to_send(waited) {
+                waited += 1;
+            } else {
+                waited = 0;
                 worker
                     .transmit(&mut stages)
                     .map_err(WorkerEndReason::Socket)?;
