@@ -398,8 +398,8 @@ impl Party {
         }
     }
 
-    /// Reads at most `max` bytes; `None` if none are available or left. On every other stream, takes
-    /// the end together with the last bytes.
+    /// Reads at most `max` bytes; `None` if none are available or left. On every other stream,
+    /// takes the end together with the last bytes.
     fn read(
         &mut self,
         now: Time,

@@ -108,8 +108,8 @@ async fn a_stream_read_to_its_last_byte_ends_like_one_read_to_its_end() {
     assert_eq!(pair.far.stats().open_streams, 0);
 }
 
-/// However a receiving half ends, the sending half of its stream still learns its outcome, even if it
-/// asks after the connection has forgotten the stream.
+/// However a receiving half ends, the sending half of its stream still learns its outcome, even if
+/// it asks after the connection has forgotten the stream.
 #[tokio::test]
 async fn the_end_of_one_half_leaves_the_outcome_of_the_other() {
     let pair = Pair::new().await;

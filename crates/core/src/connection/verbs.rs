@@ -45,9 +45,9 @@ impl Connection {
         self.streams.accept(direction)
     }
 
-    /// As [`accept`](Self::accept), for a caller that reads the stream before it waits for an event:
-    /// `Event::Readable` does not report what has already arrived, only what arrives after a read
-    /// has returned nothing.
+    /// As [`accept`](Self::accept), for a caller that reads the stream before it waits for an
+    /// event: `Event::Readable` does not report what has already arrived, only what arrives after a
+    /// read has returned nothing.
     pub fn accept_quietly(&mut self, direction: Direction) -> Option<StreamId> {
         self.streams.accept_quietly(direction)
     }

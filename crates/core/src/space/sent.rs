@@ -433,10 +433,10 @@ impl SentPackets {
             .map(move |(i, p)| (first + i as u64, p))
     }
 
-    /// Makes `outstanding` begin after the settled packets, and returns the number of the first that
-    /// is outstanding, or else the next number. Loss detection calls this first, and every packet
-    /// that it then passes is declared lost: in total a packet is passed at most twice, however
-    /// often the peer triggers it.
+    /// Makes `outstanding` begin after the settled packets, and returns the number of the first
+    /// that is outstanding, or else the next number. Loss detection calls this first, and every
+    /// packet that it then passes is declared lost: in total a packet is passed at most twice,
+    /// however often the peer triggers it.
     pub(crate) fn pass_settled(&mut self) -> u64 {
         let first = self.oldest_outstanding.max(self.base);
         let rest = self.packets.range((first - self.base) as usize..);

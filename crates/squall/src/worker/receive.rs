@@ -33,8 +33,8 @@ const RECV_RUNS: usize = 64;
 const ROUTED_RUNS: usize = 16;
 /// With this many connections ready to send, there is no wait for another receive call.
 const WAITING_CONNECTIONS: usize = RECV_RUNS / 2;
-/// How many more receive calls data waits for, and acknowledgements alone, while the socket holds more
-/// than one call takes (decision 44).
+/// How many more receive calls data waits for, and acknowledgements alone, while the socket holds
+/// more than one call takes (decision 44).
 const DATA_WAITS: u32 = 1;
 const ACKS_WAIT: u32 = 3;
 
@@ -326,9 +326,9 @@ impl Worker {
         stages.mark(Stage::Runtime);
     }
 
-    /// Whether sending waits for another receive call, after it has waited for `waited` of them: for
-    /// one, or for more if there is nothing to send but acknowledgements (decision 44). Not if the
-    /// call would push the state of all that have something to send out of the caches.
+    /// Whether sending waits for another receive call, after it has waited for `waited` of them:
+    /// for one, or for more if there is nothing to send but acknowledgements (decision 44). Not if
+    /// the call would push the state of all that have something to send out of the caches.
     pub(super) fn waits_to_send(&self, waited: u32) -> bool {
         if !self.more_to_receive || self.ready.len() >= WAITING_CONNECTIONS {
             return false;
