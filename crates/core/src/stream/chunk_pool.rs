@@ -179,7 +179,7 @@ impl ChunkPool {
     /// Moves all chunks of `other` here.
     pub fn absorb(&mut self, other: &mut Self) {
         let chunks = self.chunks.get_or_insert_default();
-        while let Some((chunk, class)) = other.returned.pop() {
+        for (chunk, class) in other.returned.drain(..) {
             chunks.give(chunk, class.into());
         }
         // A connection has such chunks only if it has received without being lent a pool.

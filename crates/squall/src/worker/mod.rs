@@ -651,6 +651,41 @@ mod tests {
         }
     }
 
+    /// Acknowledgements wait for three more receive calls, a handshake and data for one.
+    #[cfg(feature = "self-signed")]
+    #[test]
+    fn only_acknowledgements_wait_for_long() {
+        let identity = crate::tls::Identity::self_signed(["localhost"]).unwrap();
+        let client = crate::tls::client(identity.roots().unwrap(), &[]).unwrap();
+        let (mut worker, path) = (
+            Worker::for_tests(),
+            Path {
+                remote: ([127, 0, 0, 1], 9).into(),
+                local: None,
+            },
+        );
+        let waits = |worker: &Worker| (0..).take_while(|n| worker.waits_to_send(*n)).count();
+        assert_eq!(waits(&worker), 0, "the socket is empty");
+        worker.more_to_receive = true;
+        assert_eq!(waits(&worker), 3);
+        let config = squall_core::ClientConfig::new(client);
+        let connected = (worker.endpoint).connect(worker.now, config, path, "localhost");
+        let (handle, core) = connected.unwrap();
+        let connection = worker.insert(handle, core);
+        assert_eq!((worker.ready.len(), waits(&worker)), (1, 1), "a handshake");
+        let now = worker.now;
+        connection.lock().core.close(now, 0, b"");
+        assert_eq!(
+            waits(&worker),
+            1,
+            "something to send that is no acknowledgement"
+        );
+        for _ in 0..40 {
+            worker.ready.push_back(Arc::clone(&connection));
+        }
+        assert_eq!(waits(&worker), 0, "many connections");
+    }
+
     #[test]
     fn a_full_socket_is_retried_in_every_turn() {
         let (mut worker, mut stages) = (Worker::for_tests(), Stages::off());
