@@ -18,6 +18,14 @@ use squall_yard::sys;
 use super::job::{Job, Message, Sample, Sent};
 use super::network::Namespace;
 
+/// How glibc's allocator works in all ends: it keeps freed memory. By default it returns the top of
+/// the heap to the system again and again, or never, depending on what happens to lie above it: TLS
+/// over TCP then takes up to 1.6 times as long, TCP 2.3 times and quiche 1.4 times, in page faults.
+const MALLOC: [(&str, &str); 2] = [
+    ("MALLOC_TRIM_THRESHOLD_", "268435456"),
+    ("MALLOC_MMAP_THRESHOLD_", "4194304"),
+];
+
 /// The hidden subcommand that makes this program one end of a measurement.
 pub(crate) const SUBCOMMAND: &str = "transport-end";
 
@@ -44,6 +52,7 @@ impl End {
         };
         let mut child = command
             .arg(SUBCOMMAND)
+            .envs(MALLOC)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
