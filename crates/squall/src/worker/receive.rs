@@ -33,9 +33,10 @@ const RECV_RUNS: usize = 64;
 const ROUTED_RUNS: usize = 16;
 /// With this many connections ready to send, there is no wait for another receive call.
 const WAITING_CONNECTIONS: usize = RECV_RUNS / 2;
-/// How many more receive calls data waits for, and acknowledgements alone, while the socket holds
-/// more than one call takes (decision 44).
+/// How many more receive calls data waits for while the socket holds more than one call takes
+/// (decision 44).
 const DATA_WAITS: u32 = 1;
+/// The same for acknowledgements, if there is nothing else to send.
 const ACKS_WAIT: u32 = 3;
 
 /// Runs still to be delivered to connections, in order.
@@ -326,9 +327,9 @@ impl Worker {
         stages.mark(Stage::Runtime);
     }
 
-    /// Whether sending waits for another receive call, after it has waited for `waited` of them:
-    /// for one, or for more if there is nothing to send but acknowledgements (decision 44). Not if
-    /// the call would push the state of all that have something to send out of the caches.
+    /// Whether sending waits for another receive call, after it has waited for `waited` of them. It
+    /// does not if so many connections have something to send that the call would push their state
+    /// out of the caches.
     pub(super) fn waits_to_send(&self, waited: u32) -> bool {
         if !self.more_to_receive || self.ready.len() >= WAITING_CONNECTIONS {
             return false;
@@ -336,6 +337,8 @@ impl Worker {
         waited < DATA_WAITS || (waited < ACKS_WAIT && self.has_only_acks_to_send())
     }
 
+    /// Whether no connection that is ready has data to send or is in its handshake. The little that
+    /// may be left besides acknowledgements, such as a PATH_RESPONSE, waits with them.
     fn has_only_acks_to_send(&self) -> bool {
         self.ready.iter().all(|connection| {
             let core = &connection.lock().core;
