@@ -12,23 +12,56 @@ const KEPT_SLOTS: usize = 64;
 /// Tasks that wait for the same thing. All are woken; each checks for itself.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    slots: Vec<Slot>,
-    /// Slots without a waker.
-    free: Vec<u32>,
+    /// The first in line, and usually the only one.
+    first: Option<Waiter>,
+    /// Those that found the first place taken.
+    others: Option<Box<Others>>,
     /// Number of the next ticket. Never reused: a ticket that outlives its slot must not find
     /// another's.
     next: u64,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct Waiter {
     ticket: u64,
-    waker: Option<Waker>,
+    waker: Waker,
+}
+
+#[derive(Debug, Default)]
+struct Others {
+    slots: Vec<Option<Waiter>>,
+    /// Slots without a waiter.
+    free: Vec<u32>,
+}
+
+impl Others {
+    /// Takes a free slot and returns its index.
+    fn add(&mut self, waiter: Waiter) -> u32 {
+        let waiter = Some(waiter);
+        if let Some(index) = self.free.pop() {
+            self.slots[index as usize] = waiter;
+            return index;
+        }
+        self.slots.push(waiter);
+        (self.slots.len() - 1) as u32
+    }
+
+    fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+/// Where a waiter is in its line.
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    First,
+    /// By index.
+    Other(u32),
 }
 
 /// A future's place in a line, if it has one: slot and number.
 #[derive(Debug, Default)]
-pub(crate) struct Ticket(Option<(u32, u64)>);
+pub(crate) struct Ticket(Option<(Slot, u64)>);
 
 impl Ticket {
     /// Whether the holder may still be in a line.
@@ -52,26 +85,25 @@ impl Waiters {
     /// [`Locked`](super::state::Locked)).
     #[must_use]
     pub(crate) fn register(&mut self, ticket: &mut Ticket, waker: &Waker) -> Option<Waker> {
-        if let Some(slot) = self.find(ticket) {
-            return replace(&mut slot.waker, waker);
+        if let Some(waiter) = self.find(ticket) {
+            if waiter.waker.will_wake(waker) {
+                return None;
+            }
+            return Some(std::mem::replace(&mut waiter.waker, waker.clone()));
         }
-        let slot = Slot {
-            ticket: self.next,
-            waker: Some(waker.clone()),
-        };
+        let number = self.next;
         self.next += 1;
-        let number = slot.ticket;
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.slots[index as usize] = slot;
-                index
-            }
-            None => {
-                self.slots.push(slot);
-                (self.slots.len() - 1) as u32
-            }
+        let waiter = Waiter {
+            ticket: number,
+            waker: waker.clone(),
         };
-        ticket.0 = Some((index, number));
+        let slot = if self.first.is_none() {
+            self.first = Some(waiter);
+            Slot::First
+        } else {
+            Slot::Other(self.others.get_or_insert_default().add(waiter))
+        };
+        ticket.0 = Some((slot, number));
         None
     }
 
@@ -86,23 +118,34 @@ impl Waiters {
     }
 
     fn remove_taken(&mut self, ticket: &mut Ticket) -> Option<Waker> {
-        let removed = self.find(ticket).and_then(|slot| slot.waker.take());
-        if removed.is_some() {
-            self.free.extend(ticket.0.map(|(index, _)| index));
-        }
-        ticket.0 = None;
-        removed
+        let (slot, number) = ticket.0.take()?;
+        let is_own = |waiter: &mut Waiter| waiter.ticket == number;
+        let removed = match slot {
+            Slot::First => self.first.take_if(is_own),
+            Slot::Other(index) => {
+                let others = self.others.as_mut()?;
+                let removed = others.slots.get_mut(index as usize)?.take_if(is_own);
+                others.free.extend(removed.is_some().then_some(index));
+                removed
+            }
+        };
+        removed.map(|waiter| waiter.waker)
     }
 
-    fn find(&mut self, ticket: &Ticket) -> Option<&mut Slot> {
-        let (index, number) = ticket.0?;
-        let slot = self.slots.get_mut(index as usize)?;
-        (slot.ticket == number && slot.waker.is_some()).then_some(slot)
+    fn find(&mut self, ticket: &Ticket) -> Option<&mut Waiter> {
+        let (slot, number) = ticket.0?;
+        let waiter = match slot {
+            Slot::First => self.first.as_mut(),
+            Slot::Other(index) => (self.others.as_mut()?.slots)
+                .get_mut(index as usize)?
+                .as_mut(),
+        };
+        waiter.filter(|waiter| waiter.ticket == number)
     }
 
     /// Whether no task waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.slots.len() == self.free.len()
+        self.first.is_none() && self.others.as_ref().is_none_or(|others| others.len() == 0)
     }
 
     /// Takes all of them and leaves the line empty.
@@ -116,23 +159,29 @@ impl Waiters {
     #[inline]
     pub(crate) fn move_into(&mut self, wakers: &mut Vec<Waker>) {
         // Usually no task waits, and most events check.
-        if !self.slots.is_empty() {
-            self.move_all(wakers);
+        if let Some(waiter) = self.first.take() {
+            wakers.push(waiter.waker);
+        }
+        if self.others.is_some() {
+            self.move_others(wakers);
         }
     }
 
-    fn move_all(&mut self, wakers: &mut Vec<Waker>) {
-        wakers.extend(self.slots.drain(..).filter_map(|slot| slot.waker));
-        self.free.clear();
-        if self.slots.capacity() > KEPT_SLOTS {
-            (self.slots, self.free) = (Vec::new(), Vec::new());
+    fn move_others(&mut self, wakers: &mut Vec<Waker>) {
+        if let Some(others) = &mut self.others {
+            let waiters = others.slots.drain(..).flatten();
+            wakers.extend(waiters.map(|waiter| waiter.waker));
+            others.free.clear();
+            if others.slots.capacity() > KEPT_SLOTS {
+                self.others = None;
+            }
         }
     }
 
     /// Number of tasks in line.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        usize::from(self.first.is_some()) + self.others.as_ref().map_or(0, |others| others.len())
     }
 }
 
@@ -151,7 +200,16 @@ mod tests {
             drop(line.remove(&mut ticket));
             assert!(!ticket.is_taken());
         }
-        assert_eq!((line.len(), line.slots.len()), (0, 1));
+        assert_eq!(line.len(), 0);
+        assert!(line.others.is_none());
+        let (mut stays, mut ticket) = (Ticket::default(), Ticket::default());
+        assert!(line.register(&mut stays, Waker::noop()).is_none());
+        for _ in 0..10_000 {
+            assert!(line.register(&mut ticket, Waker::noop()).is_none());
+            drop(line.remove(&mut ticket));
+        }
+        assert_eq!(line.len(), 1);
+        assert_eq!(line.others.map(|others| others.slots.len()), Some(1));
     }
 
     #[test]
@@ -178,6 +236,21 @@ mod tests {
     }
 
     #[test]
+    fn a_woken_task_does_not_take_the_place_of_another() {
+        let mut line = Waiters::default();
+        let mut old = [Ticket::default(), Ticket::default()];
+        let mut new = [Ticket::default(), Ticket::default()];
+        for ticket in &mut old {
+            assert!(line.register(ticket, Waker::noop()).is_none());
+        }
+        line.move_into(&mut Vec::new());
+        for ticket in new.iter_mut().chain(&mut old) {
+            assert!(line.register(ticket, Waker::noop()).is_none());
+        }
+        assert_eq!(line.len(), 4);
+    }
+
+    #[test]
     fn a_long_queue_of_waiters_frees_its_memory() {
         let mut line = Waiters::default();
         let mut tickets: Vec<Ticket> = (0..1000).map(|_| Ticket::default()).collect();
@@ -185,10 +258,10 @@ mod tests {
             assert!(line.register(ticket, Waker::noop()).is_none());
         }
         line.move_into(&mut Vec::new());
-        assert_eq!(line.slots.capacity(), 0);
+        assert!(line.others.is_none());
         for ticket in &mut tickets {
             drop(line.remove(ticket));
         }
-        assert_eq!(line.free.len(), 0);
+        assert!(line.others.is_none());
     }
 }
