@@ -18,6 +18,7 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
         "rng",
         "stages",
         "stream_hash",
+        "stream_map",
         "time",
         "token",
         "token_filter",

@@ -6,17 +6,11 @@
 //! keep any of them open. The hash is therefore keyed, with random keys that nothing outside the
 //! process sees: ids that share a bucket cannot be computed in advance.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-
-use squall_wire::StreamId;
-
-/// A map from stream ids.
-pub type StreamMap<V> = HashMap<StreamId, V, StreamHash>;
 
 /// Makes the hashers of one map.
 #[derive(Clone, Debug)]
-pub struct StreamHash {
+pub(crate) struct StreamHash {
     mask: u64,
     factor: u64,
 }
@@ -47,7 +41,7 @@ impl BuildHasher for StreamHash {
 
 /// Hashes one stream id.
 #[derive(Debug)]
-pub struct StreamHasher {
+pub(crate) struct StreamHasher {
     state: u64,
     factor: u64,
 }
@@ -73,6 +67,8 @@ impl Hasher for StreamHasher {
 
 #[cfg(test)]
 mod tests {
+    use squall_wire::StreamId;
+
     use super::*;
 
     /// Ids that a peer can keep open, one in `stride` of those that it opens, spread over the

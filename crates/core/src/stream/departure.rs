@@ -269,7 +269,7 @@ impl Streams {
     fn send_buffer(&self, id: StreamId) -> Option<&SendBuffer> {
         let slot = match self.last {
             Some((last, slot)) if last == id => slot,
-            _ => *self.table.get(&id)?,
+            _ => *self.table.get(id)?,
         };
         Some(
             &self

@@ -10,6 +10,7 @@ mod arrival;
 pub(crate) mod chunk_pool;
 mod control;
 mod departure;
+mod ended;
 pub(crate) mod flow;
 mod queue;
 pub(crate) mod reassembly;
@@ -28,9 +29,9 @@ use squall_wire::{Direction, Side, StreamId, TransportErrorCode, TransportParame
 
 use crate::config::{MAX_STREAMS, TransportConfig};
 use crate::event::Event;
-use crate::range_tree::RangeTree;
-use crate::stream_hash::StreamMap;
+use crate::stream_map::StreamMap;
 use chunk_pool::ChunkPool;
+use ended::EndedStreams;
 pub use flow::ReachedLimit;
 use flow::{ReceiveCredit, SendCredit};
 pub use queue::Priority;
@@ -103,7 +104,7 @@ struct Opening {
     /// The highest limit that has blocked the peer, as far as it has reported.
     peer_blocked_at: u64,
     /// Indexes of the peer's streams that have ended.
-    peer_ended: RangeTree,
+    peer_ended: EndedStreams,
     peer_ended_count: u64,
     limit_pending: bool,
 }
@@ -382,7 +383,7 @@ impl Streams {
 
     /// Whether data of a stream arrived in 0-RTT packets.
     pub(crate) fn is_early(&self, id: StreamId) -> bool {
-        (self.table.get(&id))
+        (self.table.get(id))
             .and_then(|slot| self.slots.get(*slot as usize)?.as_ref()?.recv.as_ref())
             .is_some_and(|recv| recv.early)
     }
@@ -427,7 +428,7 @@ impl Streams {
         {
             return Some(slot);
         }
-        let slot = *self.table.get(&id)?;
+        let slot = *self.table.get(id)?;
         self.last = Some((id, slot));
         Some(slot)
     }
@@ -547,12 +548,12 @@ impl Streams {
             stream.drain();
             self.spare.push(stream);
         }
-        self.table.remove(&id);
+        self.table.remove_if(id, |_| true);
         self.last = None;
         self.free.push(slot);
         if id.initiator() != self.side {
             let opening = &mut self.opening[index(id.direction())];
-            opening.peer_ended.insert(id.index()..id.index() + 1);
+            opening.peer_ended.insert(id.index());
             opening.peer_ended_count += 1;
             opening.raise_limit();
         }
@@ -670,8 +671,7 @@ impl Streams {
     /// additions.
     pub(crate) fn memory(&self) -> usize {
         let streams = self.slots.len() - self.free.len();
-        let places = self.slots.capacity() * size_of::<Option<Box<Stream>>>()
-            + self.table.capacity() * size_of::<(StreamId, u32, u8)>();
+        let places = self.slots.capacity() * size_of::<Option<Box<Stream>>>() + self.table.memory();
         usize::try_from(self.buffered).unwrap_or(usize::MAX)
             + self.pool.memory()
             + self.fragments * arrival::PIECE

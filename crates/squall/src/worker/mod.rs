@@ -23,6 +23,7 @@ mod counters;
 mod drive;
 mod ended;
 mod group;
+mod held;
 mod incoming;
 mod let_tasks_run;
 mod limits;

@@ -6,15 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
-use squall_core::{ChunkPool, CloseReason, Event, StreamMap, Time};
+use squall_core::{ChunkPool, CloseReason, Event, Time};
 use squall_wire::{Direction, Path, StreamId};
 
+use super::held::{HeldStreams, StreamWaiters, release};
 use super::measured::Measured;
 use super::relay::Relay;
 use super::waiters::{Ticket, Waiters, replace};
-
-/// A connection without streams keeps room for this many.
-const KEPT_STREAMS: usize = 16;
 
 /// How the sending part of a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,29 +23,6 @@ pub(crate) enum SendEnd {
     Stopped(u64),
     /// This end has reset it.
     Reset,
-}
-
-/// The tasks that wait on one stream that the application holds.
-#[derive(Debug, Default)]
-pub(crate) struct StreamWaiters {
-    pub(crate) reader: Option<Waker>,
-    pub(crate) writer: Option<Waker>,
-    /// Futures that wait for the end of the sending part; there is seldom one.
-    ended: Option<Box<Waiters>>,
-    pub(crate) send_end: Option<SendEnd>,
-    /// Number of halves, and of futures that wait for the end, that the application holds.
-    holders: u32,
-}
-
-impl StreamWaiters {
-    /// The application no longer holds the stream.
-    fn discard_into(self, discarded: &mut Vec<Waker>) {
-        discarded.extend(self.reader);
-        discarded.extend(self.writer);
-        if let Some(mut line) = self.ended {
-            line.move_into(discarded);
-        }
-    }
 }
 
 /// What tasks wait for on the connection as a whole.
@@ -117,7 +92,7 @@ pub(crate) struct State {
     pub(super) relay: Option<Arc<Relay>>,
     /// Wakers that are no longer needed, see [`Locked`].
     discarded: Vec<Waker>,
-    streams: StreamMap<StreamWaiters>,
+    streams: HeldStreams,
     pub(crate) core: squall_core::Connection,
     pub(crate) closed: Option<CloseReason>,
     /// The tasks that wait for something on the whole connection, by [`Line`].
@@ -190,7 +165,7 @@ impl State {
             closed: None,
             lines: Default::default(),
             moved: None,
-            streams: StreamMap::default(),
+            streams: HeldStreams::default(),
             discarded: Vec::new(),
             measured: None,
             relay: None,
@@ -199,7 +174,7 @@ impl State {
 
     /// Roughly the bytes of memory that the core's connection and the lists of waiting tasks take.
     pub(super) fn memory_in_use(&self) -> usize {
-        self.core.memory() + self.streams.capacity() * size_of::<StreamWaiters>()
+        self.core.memory() + self.streams.memory()
     }
 
     /// Ends the connection from this side.
@@ -244,10 +219,10 @@ impl State {
                     self.wake(Line::opening(direction), wakers);
                 }
                 Event::Readable(id) => {
-                    wakers.extend(self.streams.get_mut(&id).and_then(|s| s.reader.take()));
+                    wakers.extend(self.streams.get_mut(id).and_then(|s| s.reader.take()));
                 }
                 Event::Writable(id) => {
-                    wakers.extend(self.streams.get_mut(&id).and_then(|s| s.writer.take()));
+                    wakers.extend(self.streams.get_mut(id).and_then(|s| s.writer.take()));
                 }
                 Event::Finished(id) => self.on_send_end(id, SendEnd::Delivered, wakers),
                 Event::Stopped(id, code) => self.on_send_end(id, SendEnd::Stopped(code), wakers),
@@ -329,7 +304,7 @@ impl State {
     }
 
     fn on_send_end(&mut self, id: StreamId, end: SendEnd, wakers: &mut Vec<Waker>) {
-        if let Some(stream) = self.streams.get_mut(&id) {
+        if let Some(stream) = self.streams.get_mut(id) {
             // The first counts: the bytes that a reset leaves reliable may still be delivered.
             stream.send_end.get_or_insert(end);
             wakers.extend(stream.writer.take());
@@ -349,11 +324,7 @@ impl State {
             line.move_into(wakers);
         }
         for stream in self.streams.values_mut() {
-            wakers.extend(stream.reader.take());
-            wakers.extend(stream.writer.take());
-            if let Some(mut line) = stream.ended.take() {
-                line.move_into(wakers);
-            }
+            stream.move_into(wakers);
         }
     }
 
@@ -398,13 +369,7 @@ impl State {
             Direction::Bidirectional => 2,
             Direction::Unidirectional => 1,
         };
-        self.streams.insert(
-            id,
-            StreamWaiters {
-                holders,
-                ..StreamWaiters::default()
-            },
-        );
+        self.streams.insert(id, StreamWaiters::new(holders));
         id
     }
 
@@ -421,7 +386,7 @@ impl State {
         waker: &Waker,
         end: impl FnOnce(Option<SendEnd>, Option<&CloseReason>) -> Poll<R>,
     ) -> Poll<R> {
-        let stream = self.streams.get_mut(&id);
+        let stream = self.streams.get_mut(id);
         let poll = end(
             stream.and_then(|stream| stream.send_end),
             self.closed.as_ref(),
@@ -451,7 +416,7 @@ impl State {
 
     /// A future no longer waits for the end of a stream's sending part.
     pub(crate) fn leave_send_end(&mut self, id: StreamId, ticket: &mut Ticket) {
-        let stream = self.streams.get_mut(&id);
+        let stream = self.streams.get_mut(id);
         if let Some(line) = stream.and_then(|stream| stream.ended.as_mut()) {
             let removed = line.remove(ticket);
             self.discarded.extend(removed);
@@ -469,17 +434,7 @@ impl State {
 
     /// The application lets go of one half of the stream, or no longer waits for its end.
     pub(crate) fn release_stream(&mut self, id: StreamId) {
-        if let Some(stream) = self.streams.get_mut(&id) {
-            stream.holders = stream.holders.saturating_sub(1);
-            if stream.holders == 0 {
-                if let Some(stream) = self.streams.remove(&id) {
-                    stream.discard_into(&mut self.discarded);
-                }
-                if self.streams.is_empty() && self.streams.capacity() > KEPT_STREAMS {
-                    self.streams = StreamMap::default();
-                }
-            }
-        }
+        release(&mut self.streams, id, &mut self.discarded);
     }
 
     /// Takes received bytes, and returns finished chunks to the worker's pool. If the worker is
@@ -505,6 +460,6 @@ impl State {
 
     /// The tasks that wait on a stream that the application holds.
     pub(crate) fn waiters(&mut self, id: StreamId) -> &mut StreamWaiters {
-        self.streams.entry(id).or_default()
+        self.streams.get_or_default(id)
     }
 }
