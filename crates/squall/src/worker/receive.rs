@@ -18,6 +18,7 @@ use super::calls::Calls;
 use super::coalescing::Patience;
 use super::limits::apply_endpoint_events;
 use super::offer::HeldRun;
+use super::shared::Half;
 use super::{MESSAGE_BYTES, Worker, WorkerEndReason, lock};
 use crate::takeover::Sent;
 
@@ -150,7 +151,9 @@ impl Worker {
     }
 
     /// Delivers routed runs. While one connection receives, the memory of the next two is on its
-    /// way to the caches: first the connection's own, then what that refers to.
+    /// way to the caches: first the connection's own, then what that refers to. A connection's own
+    /// memory is prefetched in two halves, since a core fetches only so many lines at a time and
+    /// waits if it is asked for more.
     fn deliver_all(&mut self, routed: &mut Routed<'_>, stages: &mut Stages) {
         stages.mark(Stage::FrameParsing);
         if routed.len == 0 {
@@ -163,7 +166,7 @@ impl Worker {
         }
         for at in 0..routed.len {
             if let Some(after_next) = routed.handle(at + 2) {
-                self.prefetch(after_next.0);
+                self.prefetch_half(after_next.0, Half::First);
             }
             if let Some(next) = routed.handle(at + 1)
                 && let Some(Some(next)) = self.connections.get(next.0)
@@ -172,6 +175,10 @@ impl Worker {
             }
             if let Some((handle, run)) = routed.take(at) {
                 self.deliver(handle, run, at == 0, &mut chunks, stages);
+            }
+            if let Some(after_next) = routed.handle(at + 2) {
+                self.prefetch_half(after_next.0, Half::Second);
+                self.wheel.prefetch(after_next.0);
             }
         }
         routed.len = 0;
@@ -217,8 +224,14 @@ impl Worker {
     /// Prefetches the memory of a connection that is next in line. With thousands of connections,
     /// none is still in the cache when its turn comes.
     pub(super) fn prefetch(&self, index: usize) {
+        self.wheel.prefetch(index);
+        self.prefetch_half(index, Half::First);
+        self.prefetch_half(index, Half::Second);
+    }
+
+    fn prefetch_half(&self, index: usize, half: Half) {
         if let Some(Some(connection)) = self.connections.get(index) {
-            connection.prefetch();
+            connection.prefetch(half);
         }
     }
 

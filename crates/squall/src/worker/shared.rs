@@ -24,6 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use squall_core::{
     ChunkPool, ClientConfig, CloseReason, ConnectionHandle, EndpointCounts, ServerConfig, Stages,
+    prefetch_memory,
 };
 use tokio::sync::oneshot;
 
@@ -552,6 +553,13 @@ impl Bell for Shared {
     }
 }
 
+/// Halves of a connection's memory.
+#[derive(Clone, Copy)]
+pub(super) enum Half {
+    First,
+    Second,
+}
+
 /// A connection as shared by the worker and the application's handles. Its lock is taken once per
 /// received run, per round of transmission and per application call.
 #[repr(C)]
@@ -581,10 +589,15 @@ impl ConnectionShared {
         Locked::new(lock(&self.state))
     }
 
-    /// Prefetches the state, which is about to be needed.
+    /// Prefetches half of the state, which is about to be needed.
     #[inline]
-    pub(super) fn prefetch(&self) {
-        squall_core::prefetch(&self.state);
+    pub(super) fn prefetch(&self, half: Half) {
+        const MIDDLE: usize = size_of::<Mutex<State>>() / 2;
+        let start = std::ptr::from_ref(&self.state).cast::<u8>();
+        match half {
+            Half::First => prefetch_memory(start, MIDDLE),
+            Half::Second => prefetch_memory(start.wrapping_add(MIDDLE), MIDDLE),
+        }
     }
 
     /// Runs an application's call, and queues the connection if the call left something to send.

@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use squall_core::Time;
+use squall_core::{Time, prefetch};
 
 const TICK: Duration = Duration::from_millis(1);
 const LEVEL_BITS: u32 = 6;
@@ -95,6 +95,12 @@ impl TimerWheel {
         self.unlink(index);
         self.link(index);
         true
+    }
+
+    /// Prefetches what [`set`](Self::set) needs.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: usize) {
+        self.nodes.get(index).inspect(|node| prefetch(*node));
     }
 
     /// When to call `expire` next: no deadline comes earlier. (It may find none due: see the head
