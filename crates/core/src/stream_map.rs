@@ -13,8 +13,8 @@ use crate::stream_hash::StreamHash;
 /// Entries in place.
 const IN_PLACE: usize = 2;
 /// While the table has fewer entries than this, a new stream takes the place of an older one, which
-/// goes to the table: streams held for long, as HTTP/3's control streams are, do not keep the others
-/// out of it.
+/// goes to the table: streams that are kept for long, such as HTTP/3's control streams, do not
+/// occupy the places.
 const FEW: usize = 16;
 
 /// A map from stream ids.

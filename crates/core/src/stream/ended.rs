@@ -45,8 +45,9 @@ mod tests {
         let mut next = crate::common::numbers(1);
         for spread in [1, 2, 5, 100] {
             let (mut ended, mut twin) = (EndedStreams::default(), BTreeSet::new());
-            for lowest in 0..300 {
-                let index = lowest + next(spread);
+            for step in 0..900 {
+                // Behind the front as often as before it.
+                let index = (step / 3 + next(spread)).saturating_sub(next(spread));
                 if twin.insert(index) {
                     ended.insert(index);
                 }

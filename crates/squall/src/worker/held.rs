@@ -5,8 +5,18 @@ use std::task::Waker;
 use squall_core::StreamMap;
 use squall_wire::StreamId;
 
-use super::state::SendEnd;
 use super::waiters::Waiters;
+
+/// How the sending part of a stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendEnd {
+    /// The peer has acknowledged everything.
+    Delivered,
+    /// The peer stopped it with this code.
+    Stopped(u64),
+    /// This end has reset it.
+    Reset,
+}
 
 /// The streams of a connection that the application holds.
 pub(super) type HeldStreams = StreamMap<StreamWaiters>;

@@ -51,11 +51,12 @@ pub(crate) use drive::{mark_task, spawn, spawn_for};
 pub(crate) use ended::endpoint_closed;
 pub use ended::{WorkerEnd, WorkerEndReason};
 pub(crate) use group::SocketGroup;
+pub(crate) use held::SendEnd;
 pub(crate) use lock::lock;
 pub(crate) use offer::{HeldRun, Offer};
 pub(crate) use shared::{Command, ConnectionShared, Handle, Place, Shared};
 pub(crate) use start::Start;
-pub(crate) use state::{Line, SendEnd, State};
+pub(crate) use state::{Line, State};
 pub(crate) use waiters::Ticket;
 
 use std::collections::{HashMap, HashSet, VecDeque};

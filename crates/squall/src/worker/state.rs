@@ -9,21 +9,10 @@ use bytes::Bytes;
 use squall_core::{ChunkPool, CloseReason, Event, Time};
 use squall_wire::{Direction, Path, StreamId};
 
-use super::held::{HeldStreams, StreamWaiters, release};
+use super::held::{HeldStreams, SendEnd, StreamWaiters, release};
 use super::measured::Measured;
 use super::relay::Relay;
 use super::waiters::{Ticket, Waiters, replace};
-
-/// How the sending part of a stream ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SendEnd {
-    /// The peer has acknowledged everything.
-    Delivered,
-    /// The peer stopped it with this code.
-    Stopped(u64),
-    /// This end has reset it.
-    Reset,
-}
 
 /// What tasks wait for on the connection as a whole.
 #[derive(Clone, Copy, Debug)]
