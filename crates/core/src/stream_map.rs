@@ -92,6 +92,7 @@ impl<V> StreamMap<V> {
     /// Adds the entry of a stream, which must not have one.
     #[inline]
     pub fn insert(&mut self, id: StreamId, value: V) {
+        debug_assert!(self.get(id).is_none(), "a stream has one entry");
         match self.in_place.iter_mut().find(|place| place.is_none()) {
             Some(free) => *free = Some((id, value)),
             None => self.insert_into_full(id, value),

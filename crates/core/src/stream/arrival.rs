@@ -406,6 +406,7 @@ mod tests {
         let again = streams.create(bidi(1), false);
         let again = format!("{:?}", streams.get(again).unwrap());
         assert!(streams.spare.is_empty(), "it took the ended one's place");
+        streams.table.remove_if(bidi(1), |_| true);
         let new = streams.create(bidi(1), false);
         assert_eq!(again, format!("{:?}", streams.get(new).unwrap()));
         assert_ne!(again, before);
