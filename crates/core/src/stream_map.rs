@@ -186,13 +186,7 @@ mod tests {
     /// Compares with another map, however entries come, go and are looked up.
     #[test]
     fn an_entry_is_found_wherever_it_lies() {
-        let mut random = 1_u64;
-        let mut below = |n: u64| {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (random >> 33) % n
-        };
+        let mut below = crate::common::numbers(1);
         let mut map = StreamMap::<u64>::default();
         let mut twin = BTreeMap::<u64, u64>::new();
         for step in 1..20_000 {
