@@ -78,7 +78,7 @@ pub use squall_protect::{prefetch, prefetch_memory};
 pub use squall_tls::InvalidLength;
 pub use stages::{Stage, Stages, Waits};
 pub use stream::chunk_pool::ChunkPool;
-pub use stream::{Priority, ReachedLimit};
+pub use stream::{Accepted, Message, Priority, ReachedLimit};
 pub use stream_map::StreamMap;
 pub use time::Time;
 pub use token_filter::{SpentTokens, TOKENS_PER_DAY, TokenFilter};

@@ -154,11 +154,13 @@ impl Future for AcceptBi {
     type Output = Result<(SendStream, RecvStream), CloseReason>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let accept = |state: &mut State| state.poll_accept(Direction::Bidirectional);
-        let (handle, id) = ready!(self.0.poll(cx, accept));
-        Poll::Ready(id.map(|id| {
-            let send = SendStream::new(Arc::clone(&handle), id);
-            (send, RecvStream::new(handle, id))
+        let accept = |state: &mut State, pool: &Mutex<ChunkPool>| {
+            state.poll_accept(Direction::Bidirectional, pool)
+        };
+        let (handle, accepted) = ready!(self.0.poll_with(cx, accept));
+        Poll::Ready(accepted.map(|accepted| {
+            let send = SendStream::new(Arc::clone(&handle), accepted.id);
+            (send, RecvStream::accepted(handle, accepted))
         }))
     }
 }
@@ -167,9 +169,11 @@ impl Future for AcceptUni {
     type Output = Result<RecvStream, CloseReason>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let accept = |state: &mut State| state.poll_accept(Direction::Unidirectional);
-        let (handle, id) = ready!(self.0.poll(cx, accept));
-        Poll::Ready(id.map(|id| RecvStream::new(handle, id)))
+        let accept = |state: &mut State, pool: &Mutex<ChunkPool>| {
+            state.poll_accept(Direction::Unidirectional, pool)
+        };
+        let (handle, accepted) = ready!(self.0.poll_with(cx, accept));
+        Poll::Ready(accepted.map(|accepted| RecvStream::accepted(handle, accepted)))
     }
 }
 

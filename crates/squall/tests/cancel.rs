@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use common::{ALPN, ANY, Identity, Pair, endpoints, meet, ticket, until, within};
 use squall::{
-    Builder, Bytes, Connection, DatagramError, Endpoint, ReadError, RecvStream, SendStream,
-    TransportConfig,
+    Builder, Bytes, Connection, DatagramError, Endpoint, ReadError, ReadToEndError, RecvStream,
+    SendStream, TransportConfig,
 };
 
 const TABLE: &str = include_str!("../../../docs/cancel-safety.md");
@@ -249,6 +249,12 @@ async fn writes_and_reads_that_are_not_cancel_safe_behave_as_documented() {
         let arrived = within(recv.read_to_end(LEN)).await.unwrap();
         assert!(!arrived.is_empty() && arrived.len() < LEN && whole.starts_with(&arrived));
     }
+    // A stream that would have been finished is reset.
+    let (send, mut recv) = stream(&pair).await;
+    let (mut canceller, chunk) = (Canceller::new(), Bytes::from(whole.clone()));
+    assert_eq!(canceller.once(send.finish_with(chunk)).await, None);
+    let cut = within(recv.read_to_end(LEN)).await.unwrap_err();
+    assert_eq!(cut, ReadToEndError::Read(ReadError::Reset(0)));
     // What `read_exact` has read is in the buffer, and reading continues after it.
     let (mut send, mut recv) = stream(&pair).await;
     let writing = async {

@@ -354,3 +354,30 @@ fn an_idle_endpoint_may_end_with_its_runtime() {
     drop(runtime);
     assert_eq!(count.load(Ordering::SeqCst), 0);
 }
+
+/// Streams that are let go of, and messages read as they are accepted, leave nothing behind.
+#[tokio::test]
+async fn ended_streams_take_no_memory() {
+    let limited = |builder: squall::Builder| builder.max_memory(1 << 30);
+    let transport = TransportConfig::default;
+    let pair = within(Pair::with(transport(), transport(), limited)).await;
+    let ask = async |requests: u32| {
+        for _ in 0..requests {
+            let (send, mut recv) = within(pair.near.open_bi()).await.unwrap();
+            let question = Bytes::from_static(b"question");
+            within(send.finish_with(question)).await.unwrap();
+            let (send, mut question) = within(pair.far.accept_bi()).await.unwrap();
+            within(question.read_to_end(8)).await.unwrap();
+            let answer = Bytes::from_static(b"answer");
+            within(send.finish_with(answer)).await.unwrap();
+            within(recv.read_to_end(6)).await.unwrap();
+        }
+        let memory = |endpoint: &squall::Endpoint| endpoint.stats().memory;
+        [memory(&pair.client), memory(&pair.server)]
+    };
+    let before = ask(200).await;
+    let after = ask(5000).await;
+    for (before, after) in before.into_iter().zip(after) {
+        assert!(before > 0 && after < before + 20_000, "{before} {after}");
+    }
+}

@@ -149,6 +149,100 @@ async fn the_end_of_one_half_leaves_the_outcome_of_the_other() {
     }
 }
 
+/// A short message that arrives whole is read when its stream is accepted, and the reader cannot
+/// tell.
+#[tokio::test]
+async fn a_short_message_is_read_in_every_way() {
+    let pair = Pair::new().await;
+    let sent = async || {
+        let (mut send, recv) = within(pair.near.open_bi()).await.unwrap();
+        within(send.write_last(b"question")).await.unwrap();
+        // All of it has arrived.
+        within(send.stopped()).await.unwrap();
+        let (answer, question) = within(pair.far.accept_bi()).await.unwrap();
+        (recv, answer, question)
+    };
+    let text = |text: &'static str| Ok(Some(Bytes::from_static(text.as_bytes())));
+
+    let (_recv, _answer, mut question) = sent().await;
+    assert!(!question.is_early());
+    assert_eq!(within(question.read_chunk(0)).await, text(""));
+    assert_eq!(within(question.read_chunk(3)).await, text("que"));
+    assert_eq!(within(question.received_reset()).await, Ok(None));
+    assert_eq!(within(question.read_chunk(0)).await, text(""));
+    assert_eq!(within(question.read_chunk(100)).await, text("stion"));
+    assert_eq!(within(question.read_chunk(0)).await, Ok(None));
+    assert_eq!(within(question.read_chunk(9)).await, Ok(None));
+
+    let (_recv, _answer, mut question) = sent().await;
+    assert_eq!(within(question.read_chunk(3)).await, text("que"));
+    let mut places = Vec::new();
+    while let Some(chunk) = within(question.read_chunk_unordered(2)).await.unwrap() {
+        places.push((chunk.offset, chunk.bytes.len()));
+        let ordered = within(question.read_chunk(9)).await;
+        if places.len() < 3 {
+            assert_eq!(ordered, Err(ReadError::IllegalOrderedRead));
+        }
+    }
+    assert_eq!(places, [(3, 2), (5, 2), (7, 1)]);
+
+    let (_recv, _answer, mut question) = sent().await;
+    let mut chunks = [Bytes::new(), Bytes::new()];
+    assert_eq!(within(question.read_chunks(&mut chunks)).await, Ok(Some(1)));
+    assert_eq!(chunks[0], "question");
+    assert_eq!(within(question.read_chunks(&mut chunks)).await, Ok(None));
+
+    let (_recv, _answer, mut question) = sent().await;
+    assert_eq!(question.stop(7), Ok(()));
+    assert_eq!(question.stop(7), Err(ReadError::Closed));
+    assert_eq!(within(question.read_chunk(9)).await, Err(ReadError::Closed));
+
+    // It can also be read after the connection has ended.
+    let (_recv, _answer, mut question) = sent().await;
+    pair.near.close(0, b"");
+    within(pair.far.closed()).await;
+    assert_eq!(within(question.read_to_end(8)).await.unwrap(), b"question");
+}
+
+#[tokio::test]
+async fn a_stream_can_be_finished_and_let_go_at_once() {
+    let pair = Pair::new().await;
+    for len in [0, 5, 10_000_000] {
+        let data = Bytes::from(pattern(len, 1));
+        let write = async {
+            let send = pair.near.open_uni().await.unwrap();
+            send.finish_with(data.clone()).await.unwrap();
+        };
+        let read = async {
+            let mut recv = pair.far.accept_uni().await.unwrap();
+            recv.read_to_end(len).await.unwrap()
+        };
+        let ((), read) = within(async { tokio::join!(write, read) }).await;
+        assert!(read == data, "{len} bytes came back changed");
+    }
+    // A future that waits for the outcome still learns it.
+    let send = within(pair.near.open_uni()).await.unwrap();
+    let outcome = send.stopped();
+    let all = Bytes::from_static(b"all");
+    within(send.finish_with(all)).await.unwrap();
+    assert_eq!(within(outcome).await, Ok(None));
+    assert_eq!(pair.near.stats().streams_reset_on_drop, 0);
+    drop(within(pair.far.accept_uni()).await.unwrap());
+    // A stream that was stopped is not finished.
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    within(send.write_all(b"a")).await.unwrap();
+    within(pair.far.accept_uni())
+        .await
+        .unwrap()
+        .stop(7)
+        .unwrap();
+    assert_eq!(within(send.stopped()).await.unwrap(), Some(7));
+    assert_eq!(
+        within(send.finish_with(Bytes::from_static(b"b"))).await,
+        Err(WriteError::Stopped(7))
+    );
+}
+
 #[tokio::test]
 async fn the_last_write_may_be_long_or_empty() {
     let pair = Pair::new().await;

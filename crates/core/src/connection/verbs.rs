@@ -18,7 +18,7 @@ use crate::observation::Observation;
 #[cfg(feature = "qlog")]
 use crate::qlog::Qlog;
 use crate::stream::chunk_pool::ChunkPool;
-use crate::stream::{Priority, ReachedLimit};
+use crate::stream::{Accepted, Priority, ReachedLimit};
 use crate::time::Time;
 
 /// Heap memory of an idle connection that is not counted below: keys, path validation, connection
@@ -47,15 +47,10 @@ impl Connection {
 
     /// As [`accept`](Self::accept), for a caller that reads the stream before it waits for an
     /// event: `Event::Readable` does not report what has already arrived, only what arrives after a
-    /// read has returned nothing.
-    pub fn accept_quietly(&mut self, direction: Direction) -> Option<StreamId> {
-        self.streams.accept_quietly(direction)
-    }
-
-    /// The code with which the peer has stopped this end's sending on a stream (STOP_SENDING, RFC
-    /// 9000 §19.5). `None` if it has not, or the stream has ended.
-    pub fn stopped(&mut self, id: StreamId) -> Option<u64> {
-        self.streams.stopped(id)
+    /// read has returned nothing. A message of up to 2 KiB that has arrived to its end, on a
+    /// bidirectional stream, is read at once, since the caller is about to read it anyway.
+    pub fn accept_and_read(&mut self, direction: Direction) -> Option<Accepted> {
+        self.streams.accept_and_read(direction)
     }
 
     /// Changes how many streams of a direction the peer may have open at the same time, from

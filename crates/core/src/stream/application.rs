@@ -10,6 +10,35 @@ use super::send_buffer::SendBuffer;
 use super::{SendState, Streams, index};
 use crate::error::{ReadError, WriteError};
 
+/// The longest message that is read when its stream is accepted, in bytes. The peer gets its credit
+/// back before the application has looked at it.
+const LONGEST_MESSAGE: u64 = 2 * 1024;
+
+/// A stream that the peer opened, as
+/// [`Connection::accept_and_read`](crate::Connection::accept_and_read) returns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Accepted {
+    /// The stream.
+    pub id: StreamId,
+    /// The code with which the peer has stopped this end's sending on it (STOP_SENDING, RFC 9000
+    /// §19.5).
+    pub stopped: Option<u64>,
+    /// All that the peer has sent on it, if that is a short message and has arrived to its end.
+    pub message: Option<Message>,
+}
+
+/// All bytes of a stream, read together with its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Message {
+    /// The bytes, at least one.
+    pub data: Bytes,
+    /// Whether any of them arrived as early data, see
+    /// [`Connection::is_early`](crate::Connection::is_early).
+    pub early: bool,
+}
+
 impl Streams {
     /// Opens a stream; `None` at the peer's limit, and `StreamsAvailable` follows when it rises.
     pub(crate) fn open(&mut self, direction: Direction) -> Option<StreamId> {
@@ -32,13 +61,38 @@ impl Streams {
         Some(id)
     }
 
-    /// As [`accept`](Self::accept), without that event.
-    pub(crate) fn accept_quietly(&mut self, direction: Direction) -> Option<StreamId> {
+    /// As [`accept`](Self::accept), without that event: what has arrived is for the caller to read.
+    /// A short message on a bidirectional stream is read at once if all of it has arrived. The
+    /// stream stays open for the answer, so the peer gets no credit for another one.
+    pub(crate) fn accept_and_read(&mut self, direction: Direction) -> Option<Accepted> {
         let (id, slot) = self.take_opened(direction)?;
-        if let Some(recv) = self.get(slot).and_then(|s| s.recv.as_mut()) {
+        let mut accepted = Accepted {
+            id,
+            stopped: None,
+            message: None,
+        };
+        let Some(stream) = self.get(slot) else {
+            return Some(accepted);
+        };
+        let send = stream.send.as_ref();
+        accepted.stopped = send.and_then(|send| send.stopped);
+        let recv = stream.recv.as_mut();
+        let whole = recv.is_some_and(|recv| {
             recv.reader_told = true;
+            recv.holds_message(LONGEST_MESSAGE)
+        });
+        if whole && direction == Direction::Bidirectional {
+            accepted.message = self.read_message(id, slot);
         }
-        Some(id)
+        Some(accepted)
+    }
+
+    /// Reads a stream that holds a message, and its end.
+    fn read_message(&mut self, id: StreamId, slot: u32) -> Option<Message> {
+        let read = self.read_at(id, slot, |recv, pool| recv.read(usize::MAX, pool));
+        let data = read.ok().flatten()?;
+        let early = self.read_end_at(slot)?;
+        Some(Message { data, early })
     }
 
     fn take_opened(&mut self, direction: Direction) -> Option<(StreamId, u32)> {
@@ -57,12 +111,6 @@ impl Streams {
             stream.known = true;
         }
         Some((id, slot))
-    }
-
-    /// The code of the peer's STOP_SENDING, if one has arrived.
-    pub(crate) fn stopped(&mut self, id: StreamId) -> Option<u64> {
-        let slot = self.find(id)?;
-        self.get(slot)?.send.as_ref()?.stopped
     }
 
     /// Takes as much from the front of `data` as there is room for, without copying unless it is
@@ -265,6 +313,11 @@ impl Streams {
     #[inline]
     pub(crate) fn read_end(&mut self, id: StreamId) -> Option<bool> {
         let slot = self.find(id)?;
+        self.read_end_at(slot)
+    }
+
+    #[inline]
+    fn read_end_at(&mut self, slot: u32) -> Option<bool> {
         let recv = self.get(slot)?.recv.as_mut()?;
         let early = recv.early;
         recv.read_end().then(|| {
@@ -305,6 +358,16 @@ impl Streams {
         read: impl FnOnce(&mut RecvStream, &mut ChunkPool) -> Result<Option<T>, ReadError>,
     ) -> Result<Option<T>, ReadError> {
         let slot = self.find(id).ok_or(ReadError::Closed)?;
+        self.read_at(id, slot, read)
+    }
+
+    #[inline]
+    fn read_at<T: Taken>(
+        &mut self,
+        id: StreamId,
+        slot: u32,
+        read: impl FnOnce(&mut RecvStream, &mut ChunkPool) -> Result<Option<T>, ReadError>,
+    ) -> Result<Option<T>, ReadError> {
         let pool = &mut self.pool;
         let stream = self
             .slots

@@ -25,8 +25,10 @@ const MOST_KEPT: usize = 256;
 /// How many chunks of a size are searched for one that has been read: the newest ones, which are
 /// most likely in the cache.
 const LOOKED_AT: usize = 16;
-/// The most chunks that a connection keeps until its worker lends it the pool again.
+/// The most chunks that a connection keeps until its worker takes them back.
 const MOST_RETURNED: usize = 16;
+/// Bytes of such chunks that are worth a lock of the worker's pool.
+const FEW_RETURNED: usize = 4 * 1024;
 
 /// Used chunks whose last reader may still hold them.
 ///
@@ -165,10 +167,7 @@ impl ChunkPool {
 
     /// Roughly the bytes of all chunks: those in use and those kept here.
     pub(super) fn memory(&self) -> usize {
-        let returned: usize = (self.returned.iter())
-            .map(|(_, class)| SMALLEST << class)
-            .sum();
-        self.used + returned + self.chunks.as_ref().map_or(0, |chunks| chunks.memory())
+        self.used + self.returned_bytes() + self.chunks.as_ref().map_or(0, |chunks| chunks.memory())
     }
 
     /// Exchanges the chunks.
@@ -197,6 +196,18 @@ impl ChunkPool {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.returned.is_empty() && self.chunks.as_ref().is_none_or(|chunks| chunks.is_empty())
+    }
+
+    /// Whether what has come back amounts to little. It can wait until the worker looks at the
+    /// connection, which needs no lock for it.
+    #[must_use]
+    pub fn is_small(&self) -> bool {
+        self.chunks.is_none() && self.returned_bytes() <= FEW_RETURNED
+    }
+
+    fn returned_bytes(&self) -> usize {
+        let sizes = self.returned.iter().map(|(_, class)| SMALLEST << class);
+        sizes.sum()
     }
 
     /// Frees all unused memory.

@@ -30,6 +30,7 @@ use squall_wire::{Direction, Side, StreamId, TransportErrorCode, TransportParame
 use crate::config::{MAX_STREAMS, TransportConfig};
 use crate::event::Event;
 use crate::stream_map::StreamMap;
+pub use application::{Accepted, Message};
 use chunk_pool::ChunkPool;
 use ended::EndedStreams;
 pub use flow::ReachedLimit;

@@ -338,6 +338,13 @@ impl Reassembly {
         end == offset && self.cells.is_empty() && self.unordered.is_none()
     }
 
+    /// Whether the bytes of a stream of this size, at least one, lie in a single segment.
+    #[must_use]
+    pub(crate) fn is_whole(&self, size: u64) -> bool {
+        let first = self.segments.front();
+        first.is_some_and(|s| s.start == 0 && s.end() == size)
+    }
+
     /// Where the first gap in the segments begins.
     fn first_gap(&mut self) -> u64 {
         let mut end = self.contiguous.max(self.read);

@@ -342,6 +342,16 @@ impl RecvStream {
         ends
     }
 
+    /// Whether everything has arrived, in one piece of at most `longest` bytes, and nothing was
+    /// read.
+    #[inline]
+    #[must_use]
+    pub(crate) fn holds_message(&self, longest: u64) -> bool {
+        let plain = self.stop.is_none() && self.reliable.is_none();
+        let whole = |size| size <= longest && self.data.is_whole(size);
+        plain && self.state == RecvState::SizeKnown && self.final_size.is_some_and(whole)
+    }
+
     /// Stops reading; STOP_SENDING is to be sent unless everything has arrived.
     pub(crate) fn stop(&mut self, code: u64) {
         if self.stop.is_none() {
@@ -440,6 +450,41 @@ mod tests {
         assert_eq!(s.read(99, &mut pool), Ok(Some(Bytes::from_static(b"de"))));
         assert_eq!(s.read(99, &mut pool), Err(ReadError::Reset(7)));
         assert!(s.is_terminal() && s.unread() == 5);
+    }
+
+    #[test]
+    fn a_message_is_whole_unread_and_not_reset() {
+        for (data, fin, longest, holds) in [
+            (&b"abc"[..], true, 3, true),
+            (b"abc", true, 2, false),
+            (b"abc", false, 3, false),
+            (b"", true, 3, false),
+        ] {
+            let (mut s, mut pool) = stream();
+            s.receive(0, data, fin, &mut pool).unwrap();
+            assert_eq!(s.holds_message(longest), holds, "{data:?} {fin} {longest}");
+        }
+        let with_gap: fn(&mut RecvStream, &mut ChunkPool) = |s, pool| {
+            let _ = s.receive(4, b"e", true, pool);
+        };
+        let part_read: fn(&mut RecvStream, &mut ChunkPool) = |s, pool| {
+            let _ = s.receive(3, b"", true, pool);
+            let _ = s.read(1, pool);
+        };
+        let reset: fn(&mut RecvStream, &mut ChunkPool) = |s, pool| {
+            let _ = s.receive(3, b"", true, pool);
+            let _ = s.receive_reset(7, 3, 3);
+        };
+        let stopped: fn(&mut RecvStream, &mut ChunkPool) = |s, pool| {
+            let _ = s.receive(3, b"", true, pool);
+            s.stop(7);
+        };
+        for spoil in [with_gap, part_read, reset, stopped] {
+            let (mut s, mut pool) = stream();
+            s.receive(0, b"abc", false, &mut pool).unwrap();
+            spoil(&mut s, &mut pool);
+            assert!(!s.holds_message(10));
+        }
     }
 
     #[test]

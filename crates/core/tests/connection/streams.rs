@@ -235,7 +235,7 @@ fn the_end_is_taken_with_the_last_bytes() {
 /// Streams that arrive together are reported once, and a reader that reads first is told only of
 /// what comes later.
 #[test]
-fn a_stream_accepted_quietly_is_reported_once_it_was_found_empty() {
+fn a_stream_accepted_to_be_read_is_reported_once_it_was_found_empty() {
     let mut pair = Pair::new();
     pair.run();
     let ids: Vec<StreamId> = (0..3).map(|_| open(&mut pair)).collect();
@@ -247,10 +247,10 @@ fn a_stream_accepted_quietly_is_reported_once_it_was_found_empty() {
     let server = pair.connection(Side::Server);
     assert_eq!(server.accept(Direction::Unidirectional), Some(ids[0]));
     for id in &ids[1..] {
-        let accepted = server.accept_quietly(Direction::Unidirectional);
-        assert_eq!(accepted, Some(*id));
+        let accepted = server.accept_and_read(Direction::Unidirectional).unwrap();
+        assert_eq!((accepted.id, accepted.message), (*id, None));
     }
-    assert_eq!(server.accept_quietly(Direction::Unidirectional), None);
+    assert_eq!(server.accept_and_read(Direction::Unidirectional), None);
     // Unread: nothing more is reported. Read until it is empty: what comes next is.
     assert_eq!(server.read(ids[1], 200).unwrap().unwrap().len(), 100);
     assert_eq!(server.read(ids[1], 200), Err(ReadError::Blocked));
@@ -262,24 +262,107 @@ fn a_stream_accepted_quietly_is_reported_once_it_was_found_empty() {
 
 /// A peer may stop a stream before the application has accepted it.
 #[test]
-fn the_code_of_a_stopped_stream_can_be_asked_for() {
+fn a_stream_is_accepted_with_the_code_that_stopped_it() {
+    for (code, whole) in [(None, false), (Some(9), false), (Some(8), true)] {
+        let mut pair = Pair::new();
+        pair.run();
+        let client = pair.connection(Side::Client);
+        let id = client.open(Direction::Bidirectional).unwrap();
+        let written = client.write(id, &mut Bytes::from_static(b"request"));
+        assert_eq!(written, Ok(7));
+        if whole {
+            client.finish(id).unwrap();
+        }
+        if let Some(code) = code {
+            client.stop_sending(id, code).unwrap();
+        }
+        pair.run();
+        let server = pair.connection(Side::Server);
+        let accepted = server.accept_and_read(Direction::Bidirectional).unwrap();
+        assert_eq!((accepted.id, accepted.stopped), (id, code));
+        assert_eq!(accepted.message.is_some(), whole);
+        // Nothing is left of a stream that was stopped and has been read to its end.
+        assert_eq!(server.stats().open_streams == 0, whole);
+    }
+}
+
+/// Only a short message that has arrived whole, on a stream with an answer, is read at once.
+#[test]
+fn a_stream_is_accepted_together_with_a_short_message() {
     let mut pair = Pair::new();
     pair.run();
-    let client = pair.connection(Side::Client);
-    let id = client.open(Direction::Bidirectional).unwrap();
-    let written = client.write(id, &mut Bytes::from_static(b"request"));
-    assert_eq!(written, Ok(7));
+    // Length, whether the end arrives with it, and whether it is read.
+    for (direction, len, ends, read) in [
+        (Direction::Bidirectional, 1, true, true),
+        (Direction::Bidirectional, 1000, true, true),
+        (Direction::Bidirectional, 2048, true, true),
+        (Direction::Bidirectional, 2049, true, false),
+        (Direction::Bidirectional, 1000, false, false),
+        (Direction::Bidirectional, 0, true, false),
+        (Direction::Unidirectional, 1000, true, false),
+    ] {
+        let case = format!("{direction:?} {len} {ends}");
+        let client = pair.connection(Side::Client);
+        let id = client.open(direction).unwrap();
+        let mut data = Bytes::from(vec![7; len]);
+        while !data.is_empty() {
+            client.write(id, &mut data).unwrap();
+        }
+        if ends {
+            client.finish(id).unwrap();
+        }
+        pair.run();
+        let server = pair.connection(Side::Server);
+        let accepted = server.accept_and_read(direction).unwrap();
+        let message = accepted.message.map(|message| {
+            assert!(!message.early);
+            message.data
+        });
+        let expected = read.then(|| Bytes::from(vec![7; len]));
+        assert_eq!((accepted.id, message), (id, expected), "{case}");
+        // The rest is read as ever, and a stream that was read to its end stays so.
+        let mut rest = 0;
+        let end = loop {
+            match server.read(id, usize::MAX) {
+                Ok(Some(data)) => rest += data.len(),
+                end => break end,
+            }
+        };
+        assert_eq!(rest, if read { 0 } else { len }, "{case}");
+        let expected = match ends {
+            true => Ok(None),
+            false => Err(ReadError::Blocked),
+        };
+        assert_eq!(end, expected, "{case}");
+        assert_eq!(server.accept_and_read(direction), None);
+    }
+}
+
+/// The peer gets back its credit for messages that were read as their streams were accepted.
+#[test]
+fn messages_read_as_they_are_accepted_return_their_credit() {
+    let window = TransportConfig::default()
+        .initial_window(40_000)
+        .receive_window(40_000);
+    let mut pair = Pair::with(window);
     pair.run();
-    assert_eq!(pair.connection(Side::Server).stopped(id), None);
-    let client = pair.connection(Side::Client);
-    assert_eq!(client.stopped(id), None);
-    client.stop_sending(id, 9).unwrap();
-    pair.run();
-    let server = pair.connection(Side::Server);
-    assert_eq!(server.accept(Direction::Bidirectional), Some(id));
-    assert_eq!(server.stopped(id), Some(9));
-    let never = StreamId::new(Side::Client, Direction::Bidirectional, 99);
-    assert_eq!(server.stopped(never), None);
+    for _ in 0..200 {
+        let client = pair.connection(Side::Client);
+        let id = client.open(Direction::Bidirectional).unwrap();
+        let written = client.write(id, &mut Bytes::from(vec![7; 1000]));
+        assert_eq!(written, Ok(1000));
+        client.finish(id).unwrap();
+        pair.run();
+        let server = pair.connection(Side::Server);
+        let accepted = server.accept_and_read(Direction::Bidirectional).unwrap();
+        assert_eq!(accepted.message.unwrap().data.len(), 1000);
+        server.finish(id).unwrap();
+        pair.run();
+        assert_eq!(pair.connection(Side::Client).read(id, 1), Ok(None));
+        pair.run();
+        let open = |side| pair.connection(side).stats().open_streams;
+        assert_eq!([Side::Client, Side::Server].map(open), [0, 0]);
+    }
 }
 
 // test: RFC 9000 §4.1, §4.6

@@ -2,11 +2,13 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use squall_core::Accepted;
 use squall_wire::StreamId;
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -37,6 +39,12 @@ pub struct RecvStream {
     /// Whether data arrived as early data. Set with the end, after which the core may forget the
     /// stream.
     early: bool,
+    /// What is left of a short message that was read, to its end, when the stream was accepted.
+    message: Bytes,
+    /// How many bytes of it the application has.
+    message_read: u64,
+    /// Whether the application has begun to read it in order of arrival.
+    unordered: bool,
 }
 
 /// How a receiving half ended; every further read reports it again.
@@ -70,7 +78,20 @@ impl RecvStream {
             drop_code: 0,
             end: None,
             early: false,
+            message: Bytes::new(),
+            message_read: 0,
+            unordered: false,
         }
+    }
+
+    /// The receiving half of a stream that the peer opened.
+    pub(crate) fn accepted(connection: Arc<Handle>, accepted: Accepted) -> Self {
+        let mut stream = Self::new(connection, accepted.id);
+        if let Some(message) = accepted.message {
+            (stream.message, stream.early) = (message.data, message.early);
+            stream.end = Some(RecvEnd::ReadAll);
+        }
+        stream
     }
 
     /// The stream's id (RFC 9000 §2.1).
@@ -105,10 +126,32 @@ impl RecvStream {
         cx: &Context<'_>,
         max: usize,
     ) -> Poll<Result<Option<Bytes>, ReadError>> {
-        if max == 0 && self.end.is_none() {
+        if max == 0 && self.is_unread() {
             return Poll::Ready(Ok(Some(Bytes::new())));
         }
+        if !self.message.is_empty() {
+            if self.unordered {
+                return Poll::Ready(Err(ReadError::IllegalOrderedRead));
+            }
+            return Poll::Ready(Ok(Some(self.take_message(max))));
+        }
         self.poll_read_by(cx, |core, id| core.read(id, max))
+    }
+
+    /// Whether there may be something to read.
+    fn is_unread(&self) -> bool {
+        self.end.is_none() || !self.message.is_empty()
+    }
+
+    /// The next bytes, at most `max`, of a message that was read when the stream was accepted.
+    fn take_message(&mut self, max: usize) -> Bytes {
+        let taken = if max < self.message.len() {
+            self.message.split_to(max)
+        } else {
+            mem::take(&mut self.message)
+        };
+        self.message_read += taken.len() as u64;
+        taken
     }
 
     #[inline]
@@ -222,8 +265,14 @@ impl RecvStream {
     /// As [`read_chunk`](Self::read_chunk).
     pub async fn read_chunk_unordered(&mut self, max: usize) -> Result<Option<Chunk>, ReadError> {
         poll_fn(|cx| {
-            if max == 0 && self.end.is_none() {
+            if max == 0 && self.is_unread() {
                 return Poll::Ready(Ok(Some(Chunk::default())));
+            }
+            if !self.message.is_empty() {
+                self.unordered = true;
+                let offset = self.message_read;
+                let bytes = self.take_message(max);
+                return Poll::Ready(Ok(Some(Chunk { offset, bytes })));
             }
             let read = self.poll_read_by(cx, |core, id| core.read_unordered(id, max));
             read.map_ok(|chunk| chunk.map(|(offset, bytes)| Chunk { offset, bytes }))
@@ -334,6 +383,7 @@ impl RecvStream {
     /// # Errors
     /// The stream has already ended, or the connection ended.
     pub fn stop(&mut self, code: u64) -> Result<(), ReadError> {
+        self.message = Bytes::new();
         match self.end.replace(RecvEnd::Stopped) {
             None => {}
             // Nothing is left to stop, but the caller cannot know that.

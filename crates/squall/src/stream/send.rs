@@ -13,7 +13,7 @@ use squall_wire::StreamId;
 use tokio::io::AsyncWrite;
 
 use crate::error::WriteError;
-use crate::worker::{Handle, Line, SendEnd, Ticket};
+use crate::worker::{Handle, Line, SendEnd, State, Ticket};
 
 /// The most that one write of borrowed bytes copies, while the connection is locked.
 const MAX_COPY: usize = 64 * 1024;
@@ -51,6 +51,8 @@ pub struct SendStream {
 enum Ended {
     Finished,
     Reset,
+    /// Finished, and the connection's state no longer knows of this half.
+    LetGo,
 }
 
 impl SendStream {
@@ -79,7 +81,7 @@ impl SendStream {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        self.poll_write_with(cx, |core| core.write(self.id, data))
+        self.poll_write_with(cx, |state| state.core.write(self.id, data))
     }
 
     /// Copies as much from the front of `data` as there is room for. Waits while there is none.
@@ -88,16 +90,16 @@ impl SendStream {
         if front.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        self.poll_write_with(cx, |core| core.write_copy(self.id, front))
+        self.poll_write_with(cx, |state| state.core.write_copy(self.id, front))
     }
 
     fn poll_write_with(
         &self,
         cx: &Context<'_>,
-        write: impl FnOnce(&mut squall_core::Connection) -> Result<usize, squall_core::WriteError>,
+        write: impl FnOnce(&mut State) -> Result<usize, squall_core::WriteError>,
     ) -> Poll<Result<usize, WriteError>> {
         self.connection.0.call(|state| {
-            let error = match write(&mut state.core) {
+            let error = match write(state) {
                 Ok(written) => return Poll::Ready(Ok(written)),
                 Err(error) => error,
             };
@@ -117,25 +119,29 @@ impl SendStream {
         })
     }
 
-    /// Writes with `write`. If that takes all `len` bytes, also ends the stream, before any of them
-    /// can be sent.
+    /// Writes with `write`. If that takes all `len` bytes, also ends the stream in this way, before
+    /// any of them can be sent.
     fn poll_write_last_with(
         &mut self,
         cx: &Context<'_>,
         len: usize,
+        end: Ended,
         write: impl FnOnce(&mut squall_core::Connection) -> Result<usize, squall_core::WriteError>,
     ) -> Poll<Result<usize, WriteError>> {
         let id = self.id;
-        let written = self.poll_write_with(cx, |core| {
+        let written = self.poll_write_with(cx, |state| {
             // Only the end needs no room.
-            let written = if len > 0 { write(core)? } else { 0 };
+            let written = if len > 0 { write(&mut state.core)? } else { 0 };
             if written == len {
-                core.finish(id)?;
+                state.core.finish(id)?;
+                if matches!(end, Ended::LetGo) {
+                    state.release_stream(id);
+                }
             }
             Ok(written)
         });
         if matches!(written, Poll::Ready(Ok(written)) if written == len) {
-            self.ended = Some(Ended::Finished);
+            self.ended = Some(end);
         }
         written
     }
@@ -182,7 +188,9 @@ impl SendStream {
         data: &[u8],
     ) -> Poll<Result<usize, WriteError>> {
         let (id, front) = (self.id, data.get(..MAX_COPY).unwrap_or(data));
-        self.poll_write_last_with(cx, data.len(), |core| core.write_copy(id, front))
+        self.poll_write_last_with(cx, data.len(), Ended::Finished, |core| {
+            core.write_copy(id, front)
+        })
     }
 
     /// As [`poll_write_chunk`](Self::poll_write_chunk), for the last data of the stream: see
@@ -196,8 +204,17 @@ impl SendStream {
         cx: &mut Context<'_>,
         chunk: &mut Bytes,
     ) -> Poll<Result<usize, WriteError>> {
+        self.poll_write_last_chunk_with(cx, chunk, Ended::Finished)
+    }
+
+    fn poll_write_last_chunk_with(
+        &mut self,
+        cx: &Context<'_>,
+        chunk: &mut Bytes,
+        end: Ended,
+    ) -> Poll<Result<usize, WriteError>> {
         let id = self.id;
-        self.poll_write_last_with(cx, chunk.len(), |core| core.write(id, chunk))
+        self.poll_write_last_with(cx, chunk.len(), end, |core| core.write(id, chunk))
     }
 
     /// Ready when at most `bytes` of the written data still wait to be sent for the first time, as
@@ -213,7 +230,7 @@ impl SendStream {
         bytes: u64,
     ) -> Poll<Result<(), WriteError>> {
         let id = self.id;
-        self.poll_write_with(cx, |core| core.await_unsent(id, bytes).map(|()| 0))
+        self.poll_write_with(cx, |state| state.core.await_unsent(id, bytes).map(|()| 0))
             .map_ok(drop)
     }
 
@@ -292,6 +309,22 @@ impl SendStream {
     pub async fn write_last_chunk(&mut self, mut chunk: Bytes) -> Result<(), WriteError> {
         loop {
             poll_fn(|cx| self.poll_write_last_chunk(cx, &mut chunk)).await?;
+            if chunk.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes a whole chunk, finishes the stream and lets go of it: the same as
+    /// [`write_last_chunk`](Self::write_last_chunk) and then a drop, in one step. Use it where the
+    /// outcome does not matter, since nothing is left to ask for it. Not cancel-safe: if the future
+    /// is dropped, the stream is reset, as by dropping this half.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write). The stream is reset unless the peer has stopped it.
+    pub async fn finish_with(mut self, mut chunk: Bytes) -> Result<(), WriteError> {
+        loop {
+            poll_fn(|cx| self.poll_write_last_chunk_with(cx, &mut chunk, Ended::LetGo)).await?;
             if chunk.is_empty() {
                 return Ok(());
             }
@@ -417,11 +450,7 @@ impl SendStream {
         })
     }
 
-    fn ending_error(
-        &self,
-        error: squall_core::WriteError,
-        state: &crate::worker::State,
-    ) -> WriteError {
+    fn ending_error(&self, error: squall_core::WriteError, state: &State) -> WriteError {
         match (error, &state.closed) {
             (squall_core::WriteError::Stopped(code), _) => WriteError::Stopped(code),
             (_, Some(reason)) => WriteError::ConnectionLost(reason.clone()),
@@ -492,6 +521,9 @@ impl Drop for Stopped {
 
 impl Drop for SendStream {
     fn drop(&mut self) {
+        if matches!(self.ended, Some(Ended::LetGo)) {
+            return;
+        }
         let mut waiting = Vec::new();
         let surprises = self.connection.0.call(|state| {
             let dropped = self
@@ -541,7 +573,7 @@ impl AsyncWrite for SendStream {
     fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(match self.ended {
             None => self.finish().map_err(Into::into),
-            Some(Ended::Finished) => Ok(()),
+            Some(Ended::Finished | Ended::LetGo) => Ok(()),
             Some(Ended::Reset) => Err(WriteError::Closed.into()),
         })
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
-use squall_core::{ChunkPool, CloseReason, Event, Time};
+use squall_core::{Accepted, ChunkPool, CloseReason, Event, Time};
 use squall_wire::{Direction, Path, StreamId};
 
 use super::held::{HeldStreams, SendEnd, StreamWaiters, release};
@@ -50,6 +50,14 @@ impl Line {
             Direction::Bidirectional => Self::AcceptBidi,
             Direction::Unidirectional => Self::AcceptUni,
         }
+    }
+}
+
+/// How many halves this end has of its own streams, and of the peer's that it has accepted.
+const fn halves(direction: Direction) -> u32 {
+    match direction {
+        Direction::Bidirectional => 2,
+        Direction::Unidirectional => 1,
     }
 }
 
@@ -102,12 +110,13 @@ pub(crate) struct State {
 pub(crate) struct Locked<'a> {
     // Fields are dropped in this order.
     state: MutexGuard<'a, State>,
-    discarded: Vec<Waker>,
+    /// Seldom any: a list by value would be dropped by a call, each time.
+    discarded: Option<Box<[Waker]>>,
 }
 
 impl<'a> Locked<'a> {
     pub(super) fn new(state: MutexGuard<'a, State>) -> Self {
-        let discarded = Vec::new();
+        let discarded = None;
         Self { state, discarded }
     }
 }
@@ -130,7 +139,7 @@ impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.state.discarded.is_empty() {
-            self.discarded = std::mem::take(&mut self.state.discarded);
+            self.discarded = Some(std::mem::take(&mut self.state.discarded).into_boxed_slice());
         }
     }
 }
@@ -326,40 +335,36 @@ impl State {
             return Poll::Ready(Err(reason.clone()));
         }
         match self.core.open(direction) {
-            Some(id) => Poll::Ready(Ok(self.hold(id, direction))),
+            Some(id) => {
+                // The application holds the stream from now on.
+                let waiters = StreamWaiters::new(halves(direction));
+                self.streams.insert(id, waiters);
+                Poll::Ready(Ok(id))
+            }
             None => Poll::Pending,
         }
     }
 
-    /// Takes the next stream that the peer opened.
+    /// Takes the next stream that the peer opened. The application then holds both halves, or only
+    /// the sending one if the other is read to its end.
     pub(crate) fn poll_accept(
         &mut self,
         direction: Direction,
-    ) -> Poll<Result<StreamId, CloseReason>> {
+        pool: &Mutex<ChunkPool>,
+    ) -> Poll<Result<Accepted, CloseReason>> {
         // Streams that arrived before the end are still handed out.
-        if let Some(id) = self.core.accept_quietly(direction) {
-            self.hold(id, direction);
-            // A peer may stop a stream before we have accepted it: no task was waiting for that
-            // event.
-            if let Some(code) = self.core.stopped(id) {
-                self.waiters(id).send_end = Some(SendEnd::Stopped(code));
-            }
-            return Poll::Ready(Ok(id));
-        }
-        if let Some(reason) = &self.closed {
-            return Poll::Ready(Err(reason.clone()));
-        }
-        Poll::Pending
-    }
-
-    /// The application holds the stream from now on.
-    fn hold(&mut self, id: StreamId, direction: Direction) -> StreamId {
-        let holders = match direction {
-            Direction::Bidirectional => 2,
-            Direction::Unidirectional => 1,
+        let Some(accepted) = self.read(pool, |core| core.accept_and_read(direction)) else {
+            return match &self.closed {
+                Some(reason) => Poll::Ready(Err(reason.clone())),
+                None => Poll::Pending,
+            };
         };
-        self.streams.insert(id, StreamWaiters::new(holders));
-        id
+        let mut waiters = StreamWaiters::new(halves(direction));
+        waiters.holders -= u32::from(accepted.message.is_some());
+        // A peer may stop a stream before we have accepted it: no task was waiting for that event.
+        waiters.send_end = accepted.stopped.map(SendEnd::Stopped);
+        self.streams.insert(accepted.id, waiters);
+        Poll::Ready(Ok(accepted))
     }
 
     /// One more future waits for the end of a stream that the application holds.
@@ -426,8 +431,8 @@ impl State {
         release(&mut self.streams, id, &mut self.discarded);
     }
 
-    /// Takes received bytes, and returns finished chunks to the worker's pool. If the worker is
-    /// using the pool right now, it finds them with the next run.
+    /// Takes received bytes, and returns finished chunks to the worker's pool. Few of them, or all
+    /// if the worker is using the pool right now, are taken back when it next sends or receives.
     pub(crate) fn read<T>(
         &mut self,
         pool: &Mutex<ChunkPool>,
@@ -435,6 +440,7 @@ impl State {
     ) -> T {
         let result = read(&mut self.core);
         if let Some(spare) = self.core.spare_chunks()
+            && !spare.is_small()
             && let Ok(mut chunks) = pool.try_lock()
         {
             chunks.absorb(spare);

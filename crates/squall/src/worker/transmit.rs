@@ -12,11 +12,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use squall_core::{Closing, ConnectionHandle, Stage, Stages, Time};
+use squall_core::{ChunkPool, Closing, ConnectionHandle, Stage, Stages, Time};
 use squall_wire::Side;
 
 use super::calls::Calls;
 use super::limits::apply_endpoint_events;
+use super::lock::lock;
 use super::shared::ConnectionShared;
 use super::state::Line;
 use super::{MESSAGE_BYTES, SEND_MESSAGES, Worker};
@@ -87,12 +88,14 @@ impl Worker {
                 return Ok(());
             }
         }
+        let shared = Arc::clone(&self.shared);
+        let mut chunks = lock(&shared.chunks);
         // Those with more to send go to the end of the queue.
         let mut left = TURN_BYTES;
         while left > 0
             && let Some(connection) = self.ready.pop_front()
         {
-            let sent = self.transmit_one(&connection, stages)?;
+            let sent = self.transmit_one(&connection, &mut chunks, stages)?;
             left = left.saturating_sub(sent.max(LEAST_COST));
             if self.blocked {
                 break;
@@ -106,11 +109,12 @@ impl Worker {
     fn transmit_one(
         &mut self,
         connection: &Arc<ConnectionShared>,
+        chunks: &mut ChunkPool,
         stages: &mut Stages,
     ) -> std::io::Result<usize> {
         let mut share = Share::default();
         loop {
-            let round = self.fill(connection, &mut share, stages);
+            let round = self.fill(connection, &mut share, chunks, stages);
             stages.mark(Stage::Runtime);
             match round {
                 Round::Gone => return Ok(share.bytes),
@@ -143,6 +147,7 @@ impl Worker {
         &mut self,
         connection: &Arc<ConnectionShared>,
         share: &mut Share,
+        chunks: &mut ChunkPool,
         stages: &mut Stages,
     ) -> Round {
         let segments = self.socket.limits().gso_segments;
@@ -152,6 +157,9 @@ impl Worker {
             return Round::Gone;
         }
         self.move_to_socket(&mut state);
+        if let Some(spare) = state.core.spare_chunks() {
+            chunks.absorb(spare);
+        }
         let before = share.bytes;
         // `None` for a connection that is alone.
         let remote = (self.count > 1).then(|| state.core.path().remote);
