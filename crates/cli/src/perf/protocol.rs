@@ -61,8 +61,8 @@ impl Service {
     }
 
     fn source(&self) -> Source {
-        let index = self.answers.fetch_add(1, Ordering::Relaxed);
-        Source::new(self.seed.map(|seed| seed.wrapping_add(index))).paced(self.bitrate)
+        let next = |seed: u64| seed.wrapping_add(self.answers.fetch_add(1, Ordering::Relaxed));
+        Source::new(self.seed.map(next)).paced(self.bitrate)
     }
 
     /// Limits each answer to this rate, in bits per second.
@@ -79,8 +79,10 @@ impl Service {
     }
 
     fn keep(&self, digest: Option<Digest>) {
-        let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
-        digests.extend(digest);
+        if let Some(digest) = digest {
+            let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
+            digests.push(digest);
+        }
     }
 }
 
@@ -91,6 +93,13 @@ pub(crate) struct Tally {
     pub(crate) received: AtomicU64,
     /// Streams answered to their end.
     pub(crate) answered: AtomicU64,
+}
+
+/// Adds to a counter of a connection, whose tasks all run on its worker: nothing else adds at the
+/// same time.
+fn add(counter: &AtomicU64, n: u64) {
+    let before = counter.load(Ordering::Relaxed);
+    counter.store(before.wrapping_add(n), Ordering::Relaxed);
 }
 
 /// Serves connections from welcome addresses until the endpoint closes, each on its own worker, and
@@ -175,7 +184,7 @@ async fn answer(shared: Arc<Stream>, send: Option<SendStream>, mut recv: RecvStr
     let Some(wanted) = read(&mut recv, &tally.received).await else {
         return;
     };
-    let mut send = match send {
+    let send = match send {
         Some(send) => send,
         // draft §2.3.2: a unidirectional request is answered on a new stream, or not at all.
         None if wanted == 0 => return,
@@ -185,17 +194,14 @@ async fn answer(shared: Arc<Stream>, send: Option<SendStream>, mut recv: RecvStr
         },
     };
     let written = |len| {
-        tally.sent.fetch_add(len, Ordering::Relaxed);
+        add(&tally.sent, len);
         // A small answer reveals little about it and should not pay for it.
         if wanted > PIECE as u64 {
             service.rtt.record(connection.stats().rtt);
         }
     };
-    let sent = write(&mut send, wanted, service, written).await;
-    if sent.is_ok() {
-        tally.answered.fetch_add(1, Ordering::Relaxed);
-    } else {
-        let _ = send.reset(0);
+    if write(send, wanted, service, written).await.is_ok() {
+        add(&tally.answered, 1);
     }
 }
 
@@ -208,7 +214,7 @@ async fn read(recv: &mut RecvStream, received: &AtomicU64) -> Option<u64> {
         let head = chunk.len().min(wanted.len() - known);
         wanted[known..known + head].copy_from_slice(&chunk[..head]);
         known += head;
-        received.fetch_add((chunk.len() - head) as u64, Ordering::Relaxed);
+        add(received, (chunk.len() - head) as u64);
     }
     (known == wanted.len()).then(|| u64::from_be_bytes(wanted))
 }
@@ -220,9 +226,10 @@ async fn wait_for(source: &mut Source) {
     }
 }
 
-/// Writes this many bytes, reports each piece, and finishes the stream.
+/// Writes this many bytes, reports each piece, and finishes the stream, or resets it if that is
+/// impossible.
 async fn write(
-    send: &mut SendStream,
+    mut send: SendStream,
     bytes: u64,
     service: &Service,
     mut written: impl FnMut(u64),
@@ -239,13 +246,16 @@ async fn write(
         if left == 0 {
             break piece;
         }
-        send.write_chunk(piece).await?;
+        if let Err(error) = send.write_chunk(piece).await {
+            let _ = send.reset(0);
+            return Err(error);
+        }
         written(len);
     };
     // Before the client can ask for it.
     service.keep(source.digest());
     let len = last.len() as u64;
-    send.write_last_chunk(last).await?;
+    send.finish_with(last).await?;
     written(len);
     Ok(())
 }
@@ -273,13 +283,13 @@ pub(crate) async fn download(
     gauges: Gauges,
 ) -> Result<Transfer> {
     let begin = Instant::now();
-    let (mut send, mut recv) = connection.open_bi().await.map_err(context("no stream"))?;
+    let (send, mut recv) = connection.open_bi().await.map_err(context("no stream"))?;
     let (wanted, deadline) = match amount {
         Amount::Bytes(bytes) => (bytes, None),
         Amount::Time(time) => (UNLIMITED, Some(begin + time)),
     };
     let request = Bytes::copy_from_slice(&wanted.to_be_bytes());
-    send.write_last_chunk(request)
+    send.finish_with(request)
         .await
         .map_err(context("the request could not be sent"))?;
     let mut sink = Sink::new(digest);

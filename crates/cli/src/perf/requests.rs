@@ -82,8 +82,8 @@ async fn next(pace: &mut Pace, deadline: Instant) -> Option<Instant> {
 
 /// One request, to the last byte of its response.
 pub(crate) async fn ask(connection: &Connection, request: Bytes, down: u64) -> Result<()> {
-    let (mut send, mut recv) = connection.open_bi().await.map_err(context("no stream"))?;
-    send.write_last_chunk(request)
+    let (send, mut recv) = connection.open_bi().await.map_err(context("no stream"))?;
+    send.finish_with(request)
         .await
         .map_err(context("a request could not be sent"))?;
     let mut bytes = 0;
