@@ -236,8 +236,8 @@ impl Tx for squall::SendStream {
         squall::SendStream::finish(self).map_err(context("finish"))
     }
 
-    async fn write_last(&mut self, bytes: Bytes) -> Result<()> {
-        (self.write_last_chunk(bytes).await).map_err(context("write"))
+    async fn write_last(self, bytes: Bytes) -> Result<()> {
+        self.finish_with(bytes).await.map_err(context("write"))
     }
 }
 

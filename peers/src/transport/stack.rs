@@ -134,8 +134,12 @@ pub(super) trait Opener: Clone + Send + 'static {
 pub(super) trait Tx: Send + 'static {
     fn write(&mut self, bytes: Bytes) -> impl Future<Output = Result<()>> + Send;
     fn finish(&mut self) -> Result<()>;
-    /// Writes the last bytes and finishes the stream, in one call where the stack has one.
-    fn write_last(&mut self, bytes: Bytes) -> impl Future<Output = Result<()>> + Send {
+    /// Writes the last bytes, finishes the stream and lets go of it, in one call where the stack
+    /// has one.
+    fn write_last(mut self, bytes: Bytes) -> impl Future<Output = Result<()>> + Send
+    where
+        Self: Sized,
+    {
         async move {
             self.write(bytes).await?;
             self.finish()
@@ -384,7 +388,7 @@ async fn request(
     check: bool,
     count: &Count,
 ) -> Result<()> {
-    let (mut tx, mut rx) = opener.open().await?;
+    let (tx, mut rx) = opener.open().await?;
     tx.write_last(message.clone()).await?;
     let mut verifier = Verifier::new(check, shape.answer);
     let mut sink = |bytes: &[u8]| {
